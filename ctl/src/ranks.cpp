@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "freeride/base/clock.hpp"
 #include "freeride/policy/placement.hpp"
 #include "freeride/policy/rank_why.hpp"
 #include "jobs.hpp"
@@ -57,22 +58,37 @@ Result<bus::RanksReply> ranks_of_workers(Session& session, const std::string& jo
 
 }  // namespace
 
+std::string present_phase(const bus::RankInfo& rank) {
+  if (rank.state.phase.empty()) return "";
+  const int64_t ms = std::clamp<int64_t>(rank.state.phase_ms, 0, INT32_MAX) + std::max<int64_t>(0, rank.silent_ms);
+  return rank.state.phase + " for " + human_ns(ms * kNsPerMs);
+}
+
 Listing list_ranks(const bus::RanksReply& ranks, const std::string& job) {
-  Table table({"JOB", {">RANK", "rank"}, "STAGE", "HOST", "DEVICE", "STATE", "REASON"});
+  // No column of what no rank has.
+  const bool phases = std::any_of(ranks.ranks.begin(), ranks.ranks.end(),
+                                  [](const bus::RankInfo& rank) { return !rank.state.phase.empty(); });
+  std::vector<Column> columns{"JOB", {">RANK", "rank"}, "STAGE", "HOST", "DEVICE", "STATE"};
+  if (phases) columns.emplace_back("PHASE");
+  columns.emplace_back("REASON");
+  Table table(std::move(columns));
   std::string meanings;
   std::set<std::string> said;
   bool guessed = false;
-  for (const auto& [state, host, silent_ms] : ranks.ranks) {
+  for (const bus::RankInfo& rank : ranks.ranks) {
+    const bus::TrainingState& state = rank.state;
     const std::string why = state.why.empty() ? policy::rank_why_name(RankWhy::kUntold) : state.why;
     const std::string stage = std::to_string(state.stage);
     guessed = guessed || state.guessed;
-    table.add({{shown_job(state.job), state.job},
-               std::to_string(state.rank),
-               {stage + (state.guessed ? "?" : ""), state.guessed ? "" : stage},
-               host,
-               state.device,
-               {state.state, state.state, state.state == "lost" ? Tone::kBad : Tone::kPlain},
-               {why, why, tone_of(policy::rank_why_of(why))}});
+    std::vector<Cell> cells{{shown_job(state.job), state.job},
+                            std::to_string(state.rank),
+                            {stage + (state.guessed ? "?" : ""), state.guessed ? "" : stage},
+                            rank.host,
+                            state.device,
+                            {state.state, state.state, state.state == "lost" ? Tone::kBad : Tone::kPlain}};
+    if (phases) cells.emplace_back(or_dash(present_phase(rank)), state.phase);
+    cells.emplace_back(why, why, tone_of(policy::rank_why_of(why)));
+    table.add(std::move(cells));
     if (said.insert(why).second) meanings += meaning_of(why);
   }
   if (guessed)

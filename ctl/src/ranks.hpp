@@ -8,6 +8,8 @@
 
 namespace freeride::ctl {
 
+/// "rollout for 3.20 s"; "": no idle phase is under way, or it has only begun.
+std::string present_phase(const bus::RankInfo& rank);
 /// One row for each, and below them what each reason means. `job`: that was asked for; empty: all.
 Listing list_ranks(const bus::RanksReply& ranks, const std::string& job);
 

@@ -42,6 +42,23 @@ stage with ?: nobody has told it; it is made from the rank's number (FREERIDE_ST
   CHECK_THAT(ctl::list_ranks(reply, "").table.csv(), Contains("gpt,1,,head,cpu-1,active,harvesting\n"));
 }
 
+TEST_CASE("an idle phase that is under way has a column, with its name and how long it has lasted") {
+  bus::RanksReply reply;
+  reply.ranks = {rank(0, "active", "usable"), rank(1, "active", "usable")};
+  reply.ranks[1].state.phase = "rollout";
+  reply.ranks[1].state.phase_ms = 2700;
+  reply.ranks[1].silent_ms = 500;
+  CHECK_THAT(ctl::list_ranks(reply, "").text(),
+             Contains(R"(JOB  RANK  STAGE  HOST  DEVICE  STATE   PHASE               REASON
+gpt     0  0      head  cpu-0   active  -                   usable
+gpt     1  1      head  cpu-1   active  rollout for 3.20 s  usable
+)"));
+  CHECK_THAT(ctl::list_ranks(reply, "").table.csv(), Contains("gpt,1,1,head,cpu-1,active,rollout,usable\n"));
+  reply.ranks[1].state.phase_ms = INT64_MAX;
+  reply.ranks[1].silent_ms = INT64_MIN;
+  CHECK_THAT(ctl::present_phase(reply.ranks[1]), Contains("rollout for "));
+}
+
 TEST_CASE("without a rank it is said how one would be there") {
   CHECK_THAT(ctl::list_ranks({}, "").text(),
              Contains("no rank is known") && Contains("freeride.observe") && Contains("docs/trainers/not-hooked.md"));

@@ -107,6 +107,23 @@ Table jobs_table(const std::vector<bus::JobMeasures>& jobs) {
   return table;
 }
 
+// "" where no job has idle phases.
+std::string phases_text(const std::vector<bus::JobMeasures>& jobs) {
+  Table table({"JOB", "PHASE", ">COUNT", ">IDLE", ">HARVEST", ">HARVESTED", ">GIVE-BACK P50", ">P99"});
+  for (const auto& job : jobs) {
+    for (const auto& phase : job.phases) {
+      const double share = phase.offered_ns <= 0
+                               ? 0
+                               : 100 * static_cast<double>(phase.harvested_ns) / static_cast<double>(phase.offered_ns);
+      table.add({shown_job(job.job), phase.phase, human_count(phase.count), human_ns(phase.idle_ns),
+                 human_ns(phase.harvested_ns), phase.offered_ns <= 0 ? "-" : human_pct(share),
+                 human_ns(static_cast<int64_t>(phase.give_back_p50_us * 1e3)),
+                 human_ns(static_cast<int64_t>(phase.give_back_p99_us * 1e3))});
+    }
+  }
+  return table.empty() ? "" : "\n" + table.text();
+}
+
 std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   if (jobs.empty()) return "no training job has been seen\n";
   std::string out = jobs_table(jobs).text();
@@ -490,6 +507,7 @@ std::string render_report(const bus::ReportReply& report) {
     }
     out += "\n" + table.text();
   }
+  out += phases_text(report.jobs);
   return out + "\n" + list_tasks(report.tasks, {true, 0, 0}).text();
 }
 

@@ -266,6 +266,21 @@ TEST_CASE("report shows measures per stage") {
              Contains("512 ms") && Contains("21.5 %") && Contains("70.0 %") && Contains("pagerank"));
 }
 
+TEST_CASE("report has a line for each name of idle phases") {
+  bus::ReportReply reply;
+  bus::JobMeasures job;
+  job.job = "rl";
+  CHECK_THAT(ctl::render_report({{job}, {}}), !Contains("PHASE"));
+  job.phases = {{"eval", 3, 12'100'000'000, 0, 0, 0, 0},
+                {"rollout", 1040, 242'000'000'000, 200'000'000'000, 180'000'000'000, 180.4, 1120}};
+  reply.jobs.push_back(job);
+  CHECK_THAT(ctl::render_report(reply),
+             Contains(R"(JOB  PHASE    COUNT        IDLE     HARVEST  HARVESTED  GIVE-BACK P50      P99
+rl   eval         3      12.1 s           0          -              0        0
+rl   rollout  1 040  4 min 02 s  3 min 00 s     90.0 %         180 µs  1.12 ms
+)"));
+}
+
 TEST_CASE("json has the wire's names, nested, and survives text that is no UTF-8") {
   auto info = sample_task();
   info.log_tail = "\xff";

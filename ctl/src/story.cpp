@@ -31,7 +31,7 @@ class Teller {
   Teller(Story& story) : story_(story) {}
 
   void take(const recorder::Recorded& event) {
-    offset_ns_ = event.wall_minus_monotonic_ns, time_ns_ = event.time_ns;
+    offset_ns_ = event.wall_minus_monotonic_ns, time_ns_ = event.time_ns, published_ns_ = event.published_ns;
     in_range_ = time_ns_ >= story_.from_ns && time_ns_ <= story_.to_ns;
     if (in_range_) ++story_.events;
     if (time_ns_ <= story_.to_ns) story_.last_event_ns = time_ns_;
@@ -50,6 +50,7 @@ class Teller {
     story_.steps += steps_made();
     if (is_in_gap_) story_.recorded = false;
     if (!story_.bubble && open_ && open_->begin_ns <= story_.at_ns) story_.bubble = open_;
+    if (!story_.bubble) story_.bubble = phase_told();
   }
 
  private:
@@ -87,15 +88,20 @@ class Teller {
   void take(const bus::TrainingState& rank) {
     if (!is_ours(rank.job, rank.rank, rank.device) || time_ns_ > story_.to_ns) return;
     story_.known = story_.known || !story_.subject.is_task();
-    if (time_ns_ <= story_.at_ns) story_.rank = rank;
-    if (in_range_ && !repeated_) note(rank.job + "/" + std::to_string(rank.rank) + " " + rank.state);
+    const bool is_news = !told_ || told_->state != rank.state;
+    told_ = rank;
+    if (time_ns_ <= story_.at_ns) {
+      story_.rank = rank;
+      phase_begin_ns_ = published_ns_ - std::clamp<int64_t>(rank.phase_ms, 0, kDay / kNsPerMs) * kNsPerMs;
+    }
+    if (in_range_ && !repeated_ && is_news) note(rank.job + "/" + std::to_string(rank.rank) + " " + rank.state);
   }
   void take(const bus::BubbleBegin& begin) {
     if (!is_ours(begin.job, begin.rank, begin.device)) return;
     Story::Bubble bubble;
     bubble.begin_ns = wall_of(begin.begin_ns);
     bubble.end.job = begin.job, bubble.end.rank = begin.rank, bubble.end.iteration = begin.iteration;
-    bubble.end.learned_ns = begin.learned_ns, bubble.end.begin_ns = begin.begin_ns;
+    bubble.end.learned_ns = begin.learned_ns, bubble.end.begin_ns = begin.begin_ns, bubble.end.phase = begin.phase;
     if (bubble.begin_ns <= story_.at_ns && is_near(bubble.begin_ns)) open_ = bubble;
   }
   void take(const bus::BubbleEnd& end) {
@@ -106,6 +112,8 @@ class Teller {
     if (open_ && open_->end.job == end.job && open_->end.rank == end.rank && open_->begin_ns <= bubble.begin_ns)
       open_.reset();
     if (bubble.begin_ns <= story_.at_ns && bubble.end_ns >= story_.at_ns) story_.bubble = bubble;
+    if (bubble.end_ns <= story_.at_ns && is_rank(end.job, end.rank) && bubble.end_ns > phase_begin_ns_)
+      story_.rank->phase.clear();
     if (bubble.end_ns < story_.from_ns || bubble.begin_ns > story_.to_ns) return;
     ++story_.bubbles;
     story_.known = story_.known || !story_.subject.is_task() || end.task == story_.subject.name;
@@ -132,6 +140,18 @@ class Teller {
     ++story_.gaps, story_.lost += gap.lost;
   }
 
+  bool is_rank(const std::string& job, uint32_t rank) const {
+    return story_.rank && story_.rank->job == job && story_.rank->rank == rank;
+  }
+  // A phase that began before, and ended long after what is read.
+  std::optional<Story::Bubble> phase_told() const {
+    if (!story_.rank || story_.rank->phase.empty()) return std::nullopt;
+    Story::Bubble bubble;
+    bubble.begin_ns = phase_begin_ns_;
+    bubble.end.job = story_.rank->job, bubble.end.rank = story_.rank->rank;
+    bubble.end.iteration = story_.rank->iteration, bubble.end.phase = story_.rank->phase;
+    return bubble;
+  }
   bool is_ours(const std::string& job, uint32_t rank, const std::string& device) const {
     return story_.subject.is_task() ? is_on(worker_, device) : job == story_.subject.job && rank == story_.subject.rank;
   }
@@ -162,10 +182,12 @@ class Teller {
   }
 
   Story& story_;
-  int64_t offset_ns_ = 0, time_ns_ = 0, previous_ns_ = 0;
+  int64_t offset_ns_ = 0, time_ns_ = 0, published_ns_ = 0, previous_ns_ = 0;
   bool in_range_ = false, repeated_ = false, has_ended_ = false, is_in_gap_ = false;
   std::string worker_;
   std::optional<Story::Bubble> open_;
+  std::optional<bus::TrainingState> told_;  // of the rank, last
+  int64_t phase_begin_ns_ = 0;              // of that in story_.rank
   std::optional<uint64_t> steps_before_, steps_after_;
 };
 
@@ -186,7 +208,8 @@ std::string rank_name(const bus::BubbleEnd& bubble) {
 std::string bubble_text(const Story& story) {
   if (!story.bubble) return story.bubbles > 0 && story.recorded ? "none: training used the device" : "none is recorded";
   const auto& bubble = *story.bubble;
-  std::string text = "of " + rank_name(bubble.end) + ", iteration " + std::to_string(bubble.end.iteration);
+  std::string text = bubble.end.phase.empty() ? "" : "the phase " + bubble.end.phase + " ";
+  text += "of " + rank_name(bubble.end) + ", iteration " + std::to_string(bubble.end.iteration);
   if (bubble.end_ns == 0) return text + ", " + human_ns(story.at_ns - bubble.begin_ns) + " old; it has no recorded end";
   return text + ", " + human_ns(bubble.end_ns - bubble.begin_ns) + " long, " + human_ns(story.at_ns - bubble.begin_ns) +
          " after its begin";

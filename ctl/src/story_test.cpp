@@ -161,6 +161,47 @@ TEST_CASE("of a moment behind the last event, or in a gap, nobody says that trai
   CHECK(recording.at("gpt/1", 2250).why() == policy::Why::kTraining);
 }
 
+TEST_CASE("an idle phase has its name, also where only the rank's state tells of it") {
+  Recording recording;
+  recording.task("PAUSED", "", 0);
+  auto phase = recording.bubble(10'000, 12'000);
+  phase.wait = 0xff00, phase.phase = "save";
+  recording.add(phase, 12'000);
+  CHECK(
+      render_story(recording.at("gpt/1", 11'000), true).find("bubble   the phase save of gpt/1, iteration 7, 2.00 s") !=
+      std::string::npos);
+
+  bus::BubbleBegin begin;
+  begin.job = "gpt", begin.rank = 1, begin.device = "cpu-1", begin.begin_ns = kStart + 100'000 * kNsPerMs;
+  begin.wait = 0xff01, begin.phase = "rollout";
+  recording.add(begin, 100'000);
+  bus::TrainingState rank;
+  rank.job = "gpt", rank.rank = 1, rank.device = "cpu-1", rank.state = "active", rank.iteration = 8;
+  rank.phase = "rollout", rank.phase_ms = 1000;
+  recording.add(rank, 101'000);
+  rank.phase.clear(), rank.phase_ms = 0;
+  recording.add(rank, 400'900);
+  phase = recording.bubble(100'000, 400'000);
+  phase.wait = 0xff01, phase.phase = "rollout";
+  recording.add(phase, 400'901);
+  recording.add(recording.bubble(401'000, 401'010), 401'010);
+  recording.task("PAUSED", "training", 402'000);
+
+  // Its begin is read, and then not even that.
+  for (const int64_t at_ms : {104'000, 200'000}) {
+    const Story story = recording.at("gpt/1", at_ms);
+    REQUIRE(story.bubble);
+    CHECK(story.bubble->end.phase == "rollout");
+    CHECK(story.bubble->begin_ns == kWall + 100'000 * kNsPerMs);
+    CHECK(story.changes.size() == (at_ms == 104'000 ? 1 : 0));  // the rank is active: once
+  }
+  const std::string text = render_story(recording.at("gpt/1", 200'000), true);
+  CHECK(text.find("bubble   the phase rollout of gpt/1, iteration 8, 1 min 40 s old") != std::string::npos);
+  CHECK(recording.at("gpt/1", 380'000).bubble->end_ns == kWall + 400'000 * kNsPerMs);
+  CHECK_FALSE(recording.at("gpt/1", 400'500).bubble);  // over, though the rank's state came later
+  CHECK_FALSE(recording.at("gpt/1", 401'500).bubble);
+}
+
 TEST_CASE("a task's end, commands and gaps are told; a subject that was never recorded is not known") {
   Recording recording;
   bus::TaskState ended;

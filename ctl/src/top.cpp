@@ -254,7 +254,8 @@ std::string TopModel::stages_text(size_t width, bool ascii) const {
     }
     const bool held_out = !rank.recent.empty() && rank.recent.back().holdout;
     table.add({shown_job(rank.state.job), std::to_string(rank.state.rank), std::to_string(rank.state.stage),
-               or_dash(rank.state.device), or_dash(rank.state.state),
+               or_dash(rank.state.device),
+               or_dash(rank.state.state + (rank.state.phase.empty() ? "" : ", " + rank.state.phase)),
                // The worker's last state is of when the rank attached.
                rank.recent.empty() ? "-" : human_count(rank.state.iteration),
                rank.recent.empty() ? "-" : human_ns(time_ns / static_cast<int64_t>(rank.recent.size())),

@@ -6,8 +6,10 @@
 #include "format.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/time.hpp"
+#include "jobs.hpp"
 #include "json.hpp"
 #include "moment.hpp"
+#include "ranks.hpp"
 #include "recording.hpp"
 #include "render.hpp"
 #include "story.hpp"
@@ -45,21 +47,45 @@ Result<int> tell(Session& session, const WhyArguments& arguments, int64_t at_ns,
   return kExitOk;
 }
 
-// The tasks whose story this is: the one that is asked for, or all on the rank's device.
-Result<std::vector<bus::TaskInfo>> tasks_of(Session& session, const Subject& subject) {
-  std::vector<bus::TaskInfo> found;
-  if (subject.is_task()) {
-    auto reply = session.ask<bus::TaskReply>(bus::ShowTask{subject.name});
-    if (!reply) return reply.error();
-    found.push_back(reply->task);
-    return found;
+// Whose story this is: the task that is asked for, or all on the rank's device, and the ranks that are on it.
+struct Present {
+  std::vector<bus::TaskInfo> tasks;
+  std::vector<bus::RankInfo> ranks;
+};
+
+std::vector<bus::RankInfo> ranks_of(const bus::WorkerInfo& worker) {
+  std::vector<bus::RankInfo> ranks;
+  for (const auto& rank : worker.ranks) ranks.push_back({rank, worker.state.host, worker.silent_ms});
+  return ranks;
+}
+
+Result<Present> present_of_task(Session& session, const std::string& name) {
+  auto reply = session.ask<bus::TaskReply>(bus::ShowTask{name});
+  if (!reply) return reply.error();
+  Present found;
+  found.tasks.push_back(reply->task);
+  const bus::TaskState& task = reply->task.state;
+  if (task.worker.empty() || !task.verdict.kind.empty()) return found;
+  // Welcome, not needed.
+  if (const auto workers = session.ask<bus::WorkersReply>(bus::ListWorkers{})) {
+    for (const auto& worker : workers->workers) {
+      if (worker.state.worker == task.worker) found.ranks = ranks_of(worker);
+    }
   }
+  return found;
+}
+
+Result<Present> present_of(Session& session, const Subject& subject) {
+  if (subject.is_task()) return present_of_task(session, subject.name);
   auto workers = session.ask<bus::WorkersReply>(bus::ListWorkers{});
   if (!workers) return workers.error();
+  Present found;
   const bus::WorkerInfo* at = nullptr;
   for (const auto& worker : workers->workers) {
     for (const auto& rank : worker.ranks) {
-      if (rank.job == subject.job && rank.rank == subject.rank) at = &worker;
+      if (rank.job != subject.job || rank.rank != subject.rank) continue;
+      at = &worker;
+      found.ranks = {{rank, worker.state.host, worker.silent_ms}};
     }
   }
   if (at == nullptr) {
@@ -68,34 +94,37 @@ Result<std::vector<bus::TaskInfo>> tasks_of(Session& session, const Subject& sub
   auto tasks = session.ask<bus::TasksReply>(bus::ListTasks{});
   if (!tasks) return tasks.error();
   for (const auto& task : tasks->tasks) {
-    if (task.state.worker == at->state.worker && task.state.state != "STOPPED") found.push_back(task);
+    if (task.state.worker == at->state.worker && task.state.state != "STOPPED") found.tasks.push_back(task);
   }
   return found;
 }
 
 Result<int> tell_now(Session& session, const WhyArguments& arguments, int64_t now_ns) {
   const Subject subject = subject_of(arguments.subject);
-  auto tasks = tasks_of(session, subject);
-  if (!tasks) return tasks.error();
+  const auto present = present_of(session, subject);
+  if (!present) return present.error();
   // A recording is welcome, not needed; of a manager on another host this host's says nothing.
   const auto lately = session.remote() ? Result<Story>(Error{Code::kNotFound, "", ""})
                                        : story_of(arguments, now_ns, now_ns - kLately, now_ns);
   const bool has_story = lately && lately->known && (lately->bubbles > 0 || !lately->changes.empty());
   if (session.json()) {
-    nlohmann::json json = {{"subject", subject.name}, {"tasks", nlohmann::json::array()}};
-    for (const auto& task : *tasks) {
+    nlohmann::json json = {
+        {"subject", subject.name}, {"tasks", nlohmann::json::array()}, {"ranks", nlohmann::json::array()}};
+    for (const auto& task : present->tasks) {
       json["tasks"].push_back(to_json(task.state));
       for (const auto& shim : task.shim) json["tasks"].back()["shim"] = to_json(shim);
     }
+    for (const auto& rank : present->ranks) json["ranks"].push_back(to_json(rank));
     if (has_story) json["lately"] = story_json(*lately, false);
     session.out() << dump(json) << "\n";
     return kExitOk;
   }
-  for (const auto& task : *tasks) {
+  for (const auto& task : present->tasks) {
     session.out() << now_line(task.state);
     for (const auto& shim : task.shim) session.out() << render_shim(shim);
   }
-  if (tasks->empty()) session.out() << printable(subject.name) << ": no side task is on its device\n";
+  for (const auto& rank : present->ranks) session.out() << phase_line(rank);
+  if (present->tasks.empty()) session.out() << printable(subject.name) << ": no side task is on its device\n";
   if (has_story) session.out() << render_story(*lately, false);
   return kExitOk;
 }
@@ -110,6 +139,13 @@ std::string now_line(const bus::TaskState& task) {
   if (task.reason.empty() && !ended) text += "; nothing is in its way";
   if (ended) text += "; verdict " + task.verdict.kind + ": " + task.verdict.reason;
   return printable(text) + "\n";
+}
+
+std::string phase_line(const bus::RankInfo& rank) {
+  const std::string phase = present_phase(rank);
+  if (phase.empty()) return "";
+  return printable(shown_job(rank.state.job) + "/" + std::to_string(rank.state.rank) + ": in the phase " + phase) +
+         "\n";
 }
 
 Result<int> run_why(Session& session, const WhyArguments& arguments) {

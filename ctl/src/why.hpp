@@ -17,6 +17,9 @@ struct WhyArguments {
 /// A line that says what a task's state is and why; of one that has ended, its verdict.
 std::string now_line(const bus::TaskState& task);
 
+/// In which idle phase a rank is, and for how long: a line, or "".
+std::string phase_line(const bus::RankInfo& rank);
+
 /// With `at` or `since` no manager is asked. Errors: kNotFound (no such task or rank, no recording of then).
 Result<int> run_why(Session& session, const WhyArguments& arguments);
 

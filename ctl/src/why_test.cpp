@@ -4,6 +4,19 @@
 
 using namespace freeride;  // NOLINT(google-build-using-namespace)
 
+TEST_CASE("why says in which idle phase a rank is") {
+  bus::RankInfo rank;
+  rank.state.job = "gpt";
+  rank.state.rank = 2;
+  CHECK(ctl::phase_line(rank).empty());
+  rank.state.phase = "rollout\x1b[2J";
+  rank.state.phase_ms = 3000;
+  rank.silent_ms = 200;
+  CHECK(ctl::phase_line(rank).starts_with("gpt/2: in the phase rollout"));
+  CHECK(ctl::phase_line(rank).ends_with(" for 3.20 s\n"));
+  CHECK(ctl::phase_line(rank).find('\x1b') == std::string::npos);
+}
+
 TEST_CASE("why says that nothing is in a task's way only while it lives") {
   bus::TaskState task;
   task.task = "pagerank";
