@@ -6,11 +6,11 @@ const KEPT_ITERATIONS = 1024;
 const DELAY_US = 400e3; // behind now, so that what is drawn has arrived
 const SPANS_S = [0.2, 0.5, 1, 2, 5, 10, 20, 60];
 const ROWS = 200; // of a table
-const BUBBLE = 8, ITERATION = 4; // numbers of each in a frame
+const BUBBLE = 9, ITERATION = 4; // numbers of each in a frame
 
 const byId = (id) => document.getElementById(id);
-const known = { ranks: new Map(), tasks: new Map(), workers: new Map(), jobs: new Map(), batches: new Map(), faults: new Map(), manager: new Map() };
-const taskNames = new Map(); // number: name
+const known = { ranks: new Map(), tasks: new Map(), workers: new Map(), jobs: new Map(), batches: new Map(), faults: new Map(), phases: new Map(), manager: new Map() };
+const taskNames = new Map(), phaseNames = new Map(); // number: name
 const lanes = new Map(); // number: Lane
 let notices = [];
 let order = []; // lanes from top to bottom
@@ -45,7 +45,7 @@ const taskColour = (id) => (id === 0 ? colours.side : `hsl(${100 + (id * 47) % 2
 let colours = {}, dark = false;
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["compute", "bubble", "holdout", "lease", "side", "overrun", "tick", "text", "soft", "panel", "line", "bad"])
+  for (const name of ["compute", "bubble", "phase", "holdout", "lease", "side", "overrun", "tick", "text", "soft", "panel", "line", "bad"])
     colours[name] = style.getPropertyValue("--" + name).trim();
   dark = matchMedia("(prefers-color-scheme: dark)").matches;
 }
@@ -57,6 +57,9 @@ class Lane {
     this.values = [0, 1, 2, 3].map(() => new Float32Array(KEPT)); // length, side begin, side length, overrun
     this.flags = new Uint8Array(KEPT);
     this.task = new Uint32Array(KEPT);
+    this.phase = new Uint32Array(KEPT);
+    this.open = null; // the idle phase that is under way: name, begin
+    this.phaseEndUs = -Infinity; // of the last one that is over
     this.count = 0;
     this.iterationBegin = new Float64Array(KEPT_ITERATIONS);
     this.iterationCount = 0;
@@ -94,7 +97,23 @@ class Lane {
     for (let k = 0; k < 4; k++) this.values[k][i] = list[at + 2 + k];
     this.flags[i] = list[at + 6];
     this.task[i] = list[at + 7];
+    this.phase[i] = list[at + 8];
+    if (this.phase[i] !== 0) {
+      this.phaseEndUs = this.begin[i] + list[at + 2];
+      if (this.open && !this.isAfter(this.open.begin)) this.open = null;
+    }
     this.hears(this.begin[i], this.begin[i] + list[at + 2] + list[at + 5]);
+  }
+  // A rank's state may be older than the bubbles that were heard, and tells of phases that last a second.
+  isAfter(begin) {
+    return begin > this.phaseEndUs - 5e5;
+  }
+  setOpen(name, begin) {
+    const open = name !== "" && begin !== 0 && this.isAfter(begin) ? { name, begin } : null;
+    if ((open && open.begin) === (this.open && this.open.begin)) return;
+    for (const phase of [open, this.open]) if (phase) this.dirtyFrom = Math.min(this.dirtyFrom, phase.begin);
+    this.open = open;
+    if (open) this.firstUs = Math.min(this.firstUs, open.begin);
   }
   addIteration(list, at, base) {
     const begin = base + list[at + 1];
@@ -131,6 +150,7 @@ function hear(frame) {
   for (const section of Object.keys(known)) if (frame[section]) merge(section, frame[section]);
   if (frame.notices) notices = notices.concat(frame.notices).slice(-200);
   if (frame.tasks) for (const [name, task] of known.tasks) taskNames.set(task.id, name);
+  if (frame.phases) for (const [name, phase] of known.phases) phaseNames.set(phase.id, name);
   if (frame.ranks || frame.manager || frame.whole) arrange();
   for (const [name, step] of [["bubbles", BUBBLE], ["iterations", ITERATION]]) {
     const list = frame[name] || [];
@@ -151,6 +171,7 @@ function arrange() {
   for (const id of lanes.keys()) if (!ids.includes(id)) lanes.delete(id);
   const changed = ids.length !== order.length || ids.some((id, i) => id !== order[i].id);
   order = sorted.map(([, rank]) => rank);
+  for (const rank of order) lanes.get(rank.id).setOpen(rank.phase, rank.phase_since);
   if (changed) layOut();
 }
 
@@ -200,6 +221,11 @@ function drawLane(lane, y, h, from, to, perUs, leftUs) {
     context.fillRect(left, top, right - left, height);
   };
   for (const [begin, end] of lane.gaps) if (end > fromUs && begin < to) box(begin, end - begin, y, h, colours.panel);
+  const tags = [];
+  if (lane.open && !lane.ended) {
+    box(lane.open.begin, to - lane.open.begin, y, h, colours.phase);
+    tags.push([lane.open.name, lane.open.begin, Infinity]);
+  }
   const [lengths, sideBegins, sideLengths, overruns] = lane.values;
   const oldest = Math.max(0, lane.count - KEPT);
   for (let n = lane.count - 1; n >= oldest; n--) {
@@ -209,17 +235,41 @@ function drawLane(lane, y, h, from, to, perUs, leftUs) {
     if (begin + lengths[i] + overruns[i] < fromUs - 1e6) break;
     if (begin + lengths[i] + overruns[i] < fromUs) continue;
     figures.drawn += 1;
-    box(begin, lengths[i], y, h, (lane.flags[i] & 2) !== 0 ? colours.holdout : colours.bubble);
+    box(begin, lengths[i], y, h, (lane.flags[i] & 2) !== 0 ? colours.holdout : lane.phase[i] !== 0 ? colours.phase : colours.bubble);
+    if (lane.phase[i] !== 0) tags.push([phaseNames.get(lane.phase[i]) || "", begin, begin + lengths[i]]);
     if ((lane.flags[i] & 1) !== 0) box(begin, lengths[i], y, Math.max(1, h * 0.12), colours.lease);
     if (sideLengths[i] > 0) box(begin + sideBegins[i], sideLengths[i], y + h * 0.24, h * 0.62, taskColour(lane.task[i]));
     if (overruns[i] > 0) box(begin + lengths[i], overruns[i], y + h * 0.24, h * 0.62, colours.overrun);
   }
+  if (h >= 16 * scale) drawTags(tags, y, h, x0, x1, xOf);
   const first = Math.max(0, lane.iterationCount - KEPT_ITERATIONS);
   for (let n = lane.iterationCount - 1; n >= first; n--) {
     const begin = lane.iterationBegin[n % KEPT_ITERATIONS];
     if (begin < fromUs) break;
     if (begin < to) { context.fillStyle = colours.tick; context.fillRect(Math.floor(xOf(begin)), y, scale, h); }
   }
+}
+
+// Names of idle phases, where they have room. In a long one there is one on every picture.
+function drawTags(tags, y, h, x0, x1, xOf) {
+  if (tags.length === 0) return;
+  context.save();
+  context.beginPath();
+  context.rect(x0, y, x1 - x0, h);
+  context.clip();
+  context.font = `${11 * scale}px system-ui, "DejaVu Sans", sans-serif`;
+  context.textBaseline = "middle";
+  const apart = canvas.width / 2, height = 14 * scale, middle = y + h / 2;
+  for (const [name, begin, end] of tags) {
+    const left = xOf(begin), right = Math.min(x1 + apart, xOf(end)), width = context.measureText(name).width + 8 * scale;
+    for (let x = left + 4 * scale + Math.max(0, Math.ceil((x0 - left - width) / apart)) * apart; x + width + 4 * scale <= right; x += apart) {
+      context.fillStyle = colours.phase;
+      context.fillRect(x, middle - height / 2, width, height);
+      context.fillStyle = colours.text;
+      context.fillText(name, x + 4 * scale, middle);
+    }
+  }
+  context.restore();
 }
 
 const attached = (rank) => rank.state === "active" || rank.state === "";
@@ -276,6 +326,7 @@ function draw(now) {
     else if (pausedAt === null || whole) drawLanes();
     if (figures.first_bubble_ms === null && figures.drawn > before) figures.first_bubble_ms = performance.now();
   }
+  if (now - lastTables > 1000 && order.some((rank) => rank.phase)) stale = true; // how long it has been is shown
   if (stale && now - lastTables > 400) { lastTables = now; stale = false; fillTables(); }
   figures.frames += 1;
   remember(figures.draw_ms, performance.now() - began);
@@ -353,7 +404,9 @@ function fillJobs() {
     add("Harvested", percent(job.harvested_pct), "of bubble time");
     add("Overrun", duration(job.overrun_p50_us), `p99 ${duration(job.overrun_p99_us)}`);
     add("Iterations", number(job.iterations), `${number(job.holdout_iterations)} baseline, ${duration(job.iteration_ms * 1000)} each`);
-    card.append(element("h3", `${name}: ${job.stages} stages`), list);
+    for (const phase of job.phases)
+      add(`Phase ${phase.name}`, percent(phase.harvested_pct), `harvested of ${span(phase.idle_s)}, ${number(phase.count)} times; give-back p99 ${duration(phase.give_back_p99_us)}`);
+    card.append(element("h3", `${name}: ${job.stages} ${job.stages === 1 ? "stage" : "stages"}`), list);
     made.push(card);
   }
   if (made.length === 0) made.push(element("p", "No training has been measured yet.", "empty"));
@@ -391,8 +444,9 @@ function fillLabels() {
     put(line.children[0], (jobs ? rank.job + " " : "") + (replicas ? `r${rank.replica} ` : "") + `stage ${rank.stage}${rank.guessed ? "?" : ""}`);
     const share = rank.harvested_pct === null ? "baseline" : `${rank.harvested_pct.toFixed(0)} % harvested`;
     const used = rank.why === "harvesting" || rank.why === "unknown" || !rank.why;
-    put(line.children[1], !attached(rank) ? rank.state : used ? share : rank.why.replaceAll("_", " "));
-    line.title = `${rank.job} rank ${rank.rank} on ${rank.device}, ${rank.state} [${rank.why}]: ${rank.bubble_pct.toFixed(1)} % bubbles, iteration ${rank.iteration}`;
+    const phase = !rank.phase ? "" : rank.phase_since === 0 ? rank.phase : `${rank.phase} ${span(Math.max(0, serverNow() - rank.phase_since) / 1e6)}`;
+    put(line.children[1], !attached(rank) ? rank.state : phase || (used ? share : rank.why.replaceAll("_", " ")));
+    line.title = `${rank.job} rank ${rank.rank} on ${rank.device}, ${rank.state} [${rank.why}]${rank.phase ? `, in the phase ${rank.phase}` : ""}: ${rank.bubble_pct.toFixed(1)} % bubbles, iteration ${rank.iteration}`;
   });
 }
 
@@ -425,7 +479,8 @@ function fillTasks() {
   put(byId("moretasks"), more > 0 ? `and ${more} more: freeride-ctl tasks` : "");
 }
 
-function wait(seconds) {
+function span(seconds) {
+  if (seconds < 10) return seconds.toFixed(1) + " s";
   if (seconds < 60) return Math.round(seconds) + " s";
   if (seconds < 3600) return Math.round(seconds / 60) + " min";
   return (seconds / 3600).toFixed(1) + " h";
@@ -446,7 +501,7 @@ function fillBatches() {
     put(cells[4], number(batch.failed));
     put(cells[5], String(batch.members));
     put(cells[6], batch.ended === 0 && batch.per_s > 0 ? batch.per_s.toFixed(batch.per_s < 10 ? 1 : 0) : "");
-    put(cells[7], batch.ended === 0 && batch.left_s > 0 ? wait(batch.left_s) : "");
+    put(cells[7], batch.ended === 0 && batch.left_s > 0 ? span(batch.left_s) : "");
   }, [["", ""], ["", ""], ["", "wide"], ["done", "n"], ["failed", "n"], ["members", "n"], ["per s", "n"], ["left", "n"]]);
   byId("batches").hidden = batches.length === 0;
   put(byId("morebatches"), more > 0 ? `and ${more} more: freeride-ctl batch ls` : "");
@@ -573,8 +628,11 @@ function tell(x, y) {
     const i = n % KEPT, begin = lane.begin[i], [lengths, , sideLengths, overruns] = lane.values;
     if (at < begin - near || at > begin + lengths[i] + overruns[i] + near) continue;
     const what = (lane.flags[i] & 2) !== 0 ? "baseline iteration" : sideLengths[i] > 0 ? `${taskNames.get(lane.task[i]) || "side task"} for ${duration(sideLengths[i])}` : (lane.flags[i] & 1) !== 0 ? "leased, no step" : "no lease";
-    return put(hover, `stage ${rank.stage}: bubble of ${duration(lengths[i])}, ${what}${overruns[i] > 0 ? `, overrun ${duration(overruns[i])}` : ""}`);
+    const kind = lane.phase[i] !== 0 ? `phase ${phaseNames.get(lane.phase[i]) || ""}` : "bubble";
+    return put(hover, `stage ${rank.stage}: ${kind} of ${duration(lengths[i])}, ${what}${overruns[i] > 0 ? `, overrun ${duration(overruns[i])}` : ""}`);
   }
+  const open = lane.open && at >= lane.open.begin && !lane.ended ? lane.open : null;
+  if (open) return put(hover, `stage ${rank.stage}: phase ${open.name}, ${duration(serverNow() - open.begin)} so far`);
   put(hover, `stage ${rank.stage}: ${lane.knows(at) ? "compute" : attached(rank) ? "nothing was heard" : rank.state}`);
 }
 

@@ -19,6 +19,7 @@ using Labels = std::vector<ClientMetric::Label>;
 
 constexpr double kNs = 1e9, kPct = 100;
 constexpr size_t kLabelBytes = 128;
+constexpr size_t kMostPhases = 64;  // of a job
 
 class Families {
  public:
@@ -101,6 +102,20 @@ void add_ranks(Families& out, const Model& model) {
   }
 }
 
+void add_phases(Families& out, const std::string& job, const std::vector<bus::PhaseMeasures>& phases) {
+  for (size_t i = 0; i < std::min(phases.size(), kMostPhases); ++i) {
+    const bus::PhaseMeasures& phase = phases[i];
+    const Labels labels{{"job", job}, {"phase", phase.phase}};
+    out.counter("freeride_idle_phases_total", "Idle phases of training that have ended.", labels,
+                static_cast<double>(phase.count));
+    out.counter("freeride_idle_phase_seconds_total", "Time in idle phases.", labels, seconds(phase.idle_ns));
+    out.counter("freeride_idle_phase_harvested_seconds_total", "Side-task step time within idle phases.", labels,
+                seconds(phase.harvested_ns));
+    out.gauge("freeride_idle_phase_give_back_p99_seconds",
+              "Side-task execution past an idle phase's end, 99th percentile.", labels, phase.give_back_p99_us / 1e6);
+  }
+}
+
 void add_jobs(Families& out, const Model& model) {
   for (const auto& [name, job] : model.jobs()) {
     const Labels labels{{"job", name}};
@@ -130,6 +145,7 @@ void add_jobs(Families& out, const Model& model) {
       overrun.sample_sum = seconds(counted->second.sum_ns);
     }
     overrun.quantile = {{0.5, job.overrun_p50_us / 1e6}, {0.99, job.overrun_p99_us / 1e6}};
+    add_phases(out, name, job.phases);
   }
 }
 

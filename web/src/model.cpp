@@ -11,7 +11,10 @@ namespace {
 
 constexpr size_t kRecentIterations = 20;  // what "now" means for shares, as in freeride-ctl top
 constexpr size_t kTextBytes = 300;
+constexpr size_t kPhasesOfJob = 16;
 constexpr int64_t kUs = 1000, kMs = 1'000'000;
+constexpr int64_t kDayMs = 86'400'000;
+constexpr size_t kBubbleNumbers = 9, kIterationNumbers = 4;  // of each, in a frame
 
 // Figures that a page shows: more digits would only cost bytes.
 double rounded(double value) {
@@ -41,6 +44,20 @@ int64_t moved(int64_t t_ns, int64_t shift_ns) {
   return __builtin_add_overflow(t_ns, shift_ns, &result) ? 0 : result;
 }
 
+int64_t milliseconds(int64_t ms) {
+  return std::clamp<int64_t>(ms, 0, kDayMs) * kMs;
+}
+
+// Of what had lasted so long when it was said.
+int64_t began_us(int64_t said_ns, int64_t lasted_ms) {
+  return moved(said_ns, -milliseconds(lasted_ms)) / kUs;
+}
+
+void set_phase(Rank& rank, const std::string& phase, int64_t since_us) {
+  rank.state.phase = phase;
+  rank.phase_since = phase.empty() ? 0 : since_us;
+}
+
 bool is_topic(const std::string& topic, const char* name) {
   const size_t length = std::char_traits<char>::length(name);
   return topic.compare(0, length, name) == 0 && topic.size() > length && topic[length] == '/';
@@ -66,6 +83,8 @@ nlohmann::json rank_json(const Rank& rank, const std::string& why) {
           {"state", text_of(state.state)},
           {"why", text_of(why)},
           {"guessed", state.guessed},
+          {"phase", text_of(state.phase)},
+          {"phase_since", rank.phase_since},
           {"iteration", state.iteration},
           {"holdout", !rank.recent.empty() && rank.recent.back().holdout},
           {"bubble_pct", share_pct(bubble_ns, time_ns)},
@@ -107,8 +126,22 @@ nlohmann::json worker_json(const bus::WorkerInfo& worker) {
           {"sandbox", text_of(worker.sandbox)}};
 }
 
+nlohmann::json phase_json(const bus::PhaseMeasures& phase) {
+  return {{"name", text_of(phase.phase)},
+          {"count", phase.count},
+          {"idle_s", rounded(static_cast<double>(phase.idle_ns) / 1e9)},
+          {"harvested_s", rounded(static_cast<double>(phase.harvested_ns) / 1e9)},
+          {"harvested_pct", share_pct(phase.harvested_ns, phase.offered_ns)},
+          {"give_back_p99_us", rounded(phase.give_back_p99_us)}};
+}
+
 nlohmann::json job_json(const bus::JobMeasures& job) {
+  auto phases = nlohmann::json::array();
+  for (const auto& phase : job.phases) {
+    if (phases.size() < kPhasesOfJob) phases.push_back(phase_json(phase));
+  }
   return {{"stages", job.stages},
+          {"phases", std::move(phases)},
           {"iterations", job.iterations},
           {"holdout_iterations", job.holdout_iterations},
           {"measured", job.measured},
@@ -204,7 +237,10 @@ void Model::on_event(const std::string& topic, std::string_view payload, int64_t
          take((TrainingIteration*)nullptr, [&](const TrainingIteration& e) { on_iteration(e, shift_ns); }) ||
          take((TaskProgress*)nullptr, [&](const TaskProgress& e) { on_progress(e, envelope->t_ns); }) ||
          take((TaskState*)nullptr, [&](const TaskState& e) { on_task(e, envelope->kept, received_ns); }) ||
-         take((TrainingState*)nullptr, [&](const TrainingState& e) { on_training(e, envelope->kept, received_ns); }) ||
+         take((TrainingState*)nullptr,
+              [&](const TrainingState& e) {
+                on_training(e, envelope->kept, moved(envelope->t_ns, shift_ns), received_ns);
+              }) ||
          take((WorkerState*)nullptr, [&](const WorkerState& e) { on_worker(e, envelope->kept, received_ns); }) ||
          take((PluginState*)nullptr, [&](const PluginState& e) { on_plugin(e, envelope->kept, received_ns); }) ||
          take((BatchState*)nullptr, [&](const BatchState& e) { on_batch(e, envelope->kept, received_ns); }) ||
@@ -217,11 +253,13 @@ void Model::on_event(const std::string& topic, std::string_view payload, int64_t
 void Model::on_bubble(const bus::BubbleEnd& bubble, int64_t shift_ns) {
   const auto rank = ranks_.find(bubble.key());
   if (rank == ranks_.end() || !wants_bubbles()) return;
-  if (bubbles_.size() / 8 >= limits_.frame_bubbles) {
+  if (bubble.phase == rank->second.state.phase) set_phase(rank->second, "", 0);
+  if (bubbles_.size() / kBubbleNumbers >= limits_.frame_bubbles) {
     ++left_out_;
     return;
   }
   const auto task = tasks_.find(bubble.task);
+  const Phase* phase = bubble.phase.empty() ? nullptr : entry(phases_, bubble.phase, limits_.phases);
   const bool stepped = bubble.side_begin_ns != 0 && bubble.side_end_ns > bubble.side_begin_ns;
   bubbles_.insert(
       bubbles_.end(),
@@ -229,7 +267,16 @@ void Model::on_bubble(const bus::BubbleEnd& bubble, int64_t shift_ns) {
        stepped ? difference(bubble.side_begin_ns, bubble.begin_ns) / kUs : 0,
        stepped ? difference(bubble.side_end_ns, bubble.side_begin_ns) / kUs : 0,
        std::max<int64_t>(0, bubble.overrun_ns) / kUs, (bubble.leased ? 1 : 0) + (bubble.holdout ? 2 : 0),
-       task == tasks_.end() ? 0 : task->second.id});
+       task == tasks_.end() ? 0 : task->second.id, phase == nullptr ? 0 : phase->id});
+}
+
+// A manager's answer says since when phases go on of which only a kept event was heard, whose time says nothing here.
+void Model::on_phases(const bus::WorkerInfo& worker, int64_t received_ns) {
+  for (const auto& state : worker.ranks) {
+    const auto rank = ranks_.find(state.key());
+    if (rank == ranks_.end() || rank->second.phase_since != 0 || rank->second.state.phase != state.phase) continue;
+    set_phase(rank->second, state.phase, began_us(received_ns - milliseconds(worker.silent_ms), state.phase_ms));
+  }
 }
 
 void Model::on_iteration(const bus::TrainingIteration& iteration, int64_t shift_ns) {
@@ -250,12 +297,12 @@ void Model::on_iteration(const bus::TrainingIteration& iteration, int64_t shift_
   add(rank->harvested_ns, iteration.harvested_ns);
   rank->recent.push_back(iteration);
   if (rank->recent.size() > kRecentIterations) rank->recent.pop_front();
-  if (iterations_.size() / 4 >= limits_.frame_bubbles || !wants_bubbles()) return;
+  if (iterations_.size() / kIterationNumbers >= limits_.frame_bubbles || !wants_bubbles()) return;
   iterations_.insert(iterations_.end(),
                      {rank->id, moved(iteration.begin_ns, shift_ns) / kUs, length_ns / kUs, iteration.holdout ? 1 : 0});
 }
 
-void Model::on_training(const bus::TrainingState& state, bool kept, int64_t received_ns) {
+void Model::on_training(const bus::TrainingState& state, bool kept, int64_t said_ns, int64_t received_ns) {
   Rank* rank = entry(ranks_, state.key(), limits_.ranks);
   if (rank == nullptr) return;
   const bool ended = state.state == "gone" || state.state == "lost";
@@ -268,6 +315,7 @@ void Model::on_training(const bus::TrainingState& state, bool kept, int64_t rece
   rank->state = state;
   rank->state.iteration = std::max(iteration, state.iteration);
   rank->ended_ns = ended ? received_ns : 0;
+  set_phase(*rank, state.phase, kept ? 0 : began_us(said_ns, state.phase_ms));
 }
 
 std::string Model::why_of(const Rank& rank) const {
@@ -391,6 +439,7 @@ void Model::on_status(const bus::StatusReply& answer, int64_t received_ns) {
   manager_why_.clear();
   for (const auto& info : answer.workers) {
     if (auto* worker = entry(workers_, info.state.worker, limits_.workers)) *worker = {info, received_ns};
+    on_phases(info, received_ns);
   }
   std::erase_if(workers_, [&](const auto& known) {
     return received_ns - known.second.heard_ns > limits_.fresh_ns &&
@@ -442,13 +491,14 @@ void Model::forget_ended(int64_t now_ns) {
 }
 
 std::map<std::string, Model::Entities> Model::entities() const {
-  std::map<std::string, Entities> all{{"ranks", {}}, {"tasks", {}},   {"workers", {}},
-                                      {"jobs", {}},  {"batches", {}}, {"faults", {}}};
+  std::map<std::string, Entities> all{{"ranks", {}},   {"tasks", {}},  {"workers", {}}, {"jobs", {}},
+                                      {"batches", {}}, {"faults", {}}, {"phases", {}}};
   for (const auto& [key, rank] : ranks_) all["ranks"].emplace(text_of(key), rank_json(rank, why_of(rank)));
   for (const auto& [key, task] : tasks_) all["tasks"].emplace(text_of(key), task_json(task));
   for (const auto& [key, worker] : workers_) all["workers"].emplace(text_of(key), worker_json(worker.info));
   for (const auto& [key, job] : jobs_) all["jobs"].emplace(text_of(key), job_json(job));
   for (const auto& [key, batch] : batches_) all["batches"].emplace(text_of(key), batch_json(batch));
+  for (const auto& [key, phase] : phases_) all["phases"].emplace(text_of(key), nlohmann::json{{"id", phase.id}});
   for (const auto& fault : faults_) all["faults"].emplace(text_of(fault.scope + " " + fault.name), fault_json(fault));
   all["manager"].emplace("manager", nlohmann::json{{"up", manager_up_},
                                                    {"version", text_of(manager_version_)},
@@ -488,11 +538,11 @@ nlohmann::json Model::changes(int64_t now_ns, bool with_entities) {
   // Times count from the frame's: short numbers.
   const int64_t base_us = now_ns / kUs;
   if (!bubbles_.empty()) {
-    for (size_t i = 1; i < bubbles_.size(); i += 8) bubbles_[i] -= base_us;
+    for (size_t i = 1; i < bubbles_.size(); i += kBubbleNumbers) bubbles_[i] -= base_us;
     frame["bubbles"] = std::move(bubbles_);
   }
   if (!iterations_.empty()) {
-    for (size_t i = 1; i < iterations_.size(); i += 4) iterations_[i] -= base_us;
+    for (size_t i = 1; i < iterations_.size(); i += kIterationNumbers) iterations_[i] -= base_us;
     frame["iterations"] = std::move(iterations_);
   }
   bubbles_.clear();

@@ -19,6 +19,7 @@ namespace freeride::web {
 struct Limits {
   size_t ranks = 4096, tasks = 4096, workers = 4096, jobs = 256, batches = 512;
   size_t faults = 64, ends = 32, alarms = 1024;
+  size_t phases = 1024;  ///< names of idle phases, of all jobs
   size_t notices = 200;
   size_t frame_bubbles = 4000;       ///< of one frame
   size_t lanes = 128;                ///< with more ranks than this, bubbles are not sent one by one
@@ -35,7 +36,8 @@ struct Rank {
   std::deque<bus::TrainingIteration> recent;  ///< the last 20
   uint64_t iterations = 0;                    ///< these are sums since this program began to listen
   int64_t iteration_ns = 0, bubble_ns = 0, offered_ns = 0, harvested_ns = 0;
-  int64_t ended_ns = 0;  ///< when its end was heard of; 0: it runs
+  int64_t ended_ns = 0;     ///< when its end was heard of; 0: it runs
+  int64_t phase_since = 0;  ///< when the idle phase of its state began, µs since 1970; 0: not known
 };
 
 struct Task {
@@ -57,6 +59,11 @@ struct Worker {
 struct Overrun {
   uint64_t leases = 0;
   int64_t sum_ns = 0;
+};
+
+/// A name of idle phases.
+struct Phase {
+  uint32_t id = 0;  ///< its number in frames
 };
 
 /// What side tasks have said of one device, since this program began to listen.
@@ -119,8 +126,9 @@ class Model {
   using Entities = std::map<std::string, nlohmann::json>;
 
   void on_bubble(const bus::BubbleEnd& bubble, int64_t shift_ns);
+  void on_phases(const bus::WorkerInfo& worker, int64_t received_ns);
   void on_iteration(const bus::TrainingIteration& iteration, int64_t shift_ns);
-  void on_training(const bus::TrainingState& state, bool kept, int64_t received_ns);
+  void on_training(const bus::TrainingState& state, bool kept, int64_t said_ns, int64_t received_ns);
   void on_task(const bus::TaskState& state, bool kept, int64_t received_ns);
   void on_progress(const bus::TaskProgress& progress, int64_t t_ns);
   void on_worker(const bus::WorkerState& state, bool kept, int64_t received_ns);
@@ -141,6 +149,7 @@ class Model {
   std::map<std::string, Worker> workers_;
   std::map<std::string, bus::JobMeasures> jobs_;
   std::map<std::string, bus::BatchState> batches_;
+  std::map<std::string, Phase> phases_;
   std::map<std::string, Overrun> overruns_;
   std::map<std::string, uint64_t> ends_;
   std::map<std::string, DeviceAlarms> alarms_;

@@ -90,9 +90,72 @@ TEST_CASE("bubbles come on the receiver's clock, one number each", "[model]") {
   bus.say(end, 10 * kSec + 20 * kMs);
   const auto frame = model.changes(kNow + 11 * kSec, false);
   CHECK(frame["now"] == (kNow + 11 * kSec) / 1000);
-  CHECK(frame["bubbles"] == nlohmann::json({lane, -1'000'000, 20'000, 1'000, 14'000, 30, 1, number}));
+  CHECK(frame["bubbles"] == nlohmann::json({lane, -1'000'000, 20'000, 1'000, 14'000, 30, 1, number, 0}));
   CHECK(frame.count("ranks") == 0);
   CHECK(model.changes(kNow + 11 * kSec, true).is_null());
+}
+
+TEST_CASE("an idle phase is shown from when it began until its end is heard, and its bubble has its name", "[model]") {
+  Model model;
+  Bus bus(model);
+  auto state = rank(0);
+  bus.say(state);
+  (void)model.changes(kNow, true);
+  state.phase = "rollout";
+  state.phase_ms = 1500;
+  bus.say(state, 10 * kSec);
+  auto frame = model.changes(kNow, true);
+  CHECK(frame["ranks"]["gpt/0"]["phase"] == "rollout");
+  CHECK(frame["ranks"]["gpt/0"]["phase_since"] == (kNow + 8500 * kMs) / 1000);
+  auto end = bubble(0, 8500 * kMs, 3 * kSec);
+  end.phase = "rollout";
+  bus.say(end, 12 * kSec);
+  frame = model.changes(kNow, true);
+  CHECK(frame["ranks"]["gpt/0"]["phase"] == "");
+  CHECK(frame["ranks"]["gpt/0"]["phase_since"] == 0);
+  CHECK(frame["bubbles"].back() == frame["phases"]["rollout"]["id"]);
+}
+
+TEST_CASE("since when a phase has been whose begin was not heard, the manager says", "[model]") {
+  Model model;
+  Bus bus(model);
+  auto state = rank(0);
+  state.phase = "rollout";
+  state.phase_ms = 1500;
+  bus.say(state, 10 * kSec, true);
+  CHECK(model.changes(kNow, true)["ranks"]["gpt/0"]["phase_since"] == 0);
+  bus::StatusReply status;
+  status.workers.emplace_back();
+  status.workers[0].state.worker = state.worker;
+  status.workers[0].silent_ms = 500;
+  state.phase_ms = 4000;
+  status.workers[0].ranks = {state};
+  model.on_status(status, kNow + 20 * kSec);
+  CHECK(model.changes(kNow, true)["ranks"]["gpt/0"]["phase_since"] == (kNow + 15'500 * kMs) / 1000);
+  bus.say(rank(0), 21 * kSec);
+  model.on_status(status, kNow + 21 * kSec);  // older than the event
+  CHECK(model.changes(kNow, true)["ranks"]["gpt/0"]["phase"] == "");
+}
+
+TEST_CASE("metrics and the page have a job's idle phases by name", "[model][metrics]") {
+  Model model;
+  Bus bus(model);
+  bus::JobMeasures job;
+  job.job = "rl";
+  job.phases = {{"rollout", 40, 242 * kSec, 200 * kSec, 150 * kSec, 180, 1120}};
+  bus.say(job);
+  const auto frame = model.changes(kNow, true);
+  CHECK(frame["jobs"]["rl"]["phases"][0]["name"] == "rollout");
+  CHECK(frame["jobs"]["rl"]["phases"][0]["harvested_pct"] == 75.0);
+  const std::string text = metrics_text(model, {}, 4);
+  CHECK_THAT(text, Catch::Contains("freeride_idle_phases_total{job=\"rl\",phase=\"rollout\"} 40\n"));
+  CHECK_THAT(text, Catch::Contains("freeride_idle_phase_seconds_total{job=\"rl\",phase=\"rollout\"} 242\n"));
+  CHECK_THAT(text, Catch::Contains("freeride_idle_phase_harvested_seconds_total{job=\"rl\",phase=\"rollout\"} 150\n"));
+  CHECK_THAT(text, Catch::Contains("freeride_idle_phase_give_back_p99_seconds{job=\"rl\",phase=\"rollout\"} 0.00112"));
+  job.phases.assign(1000, job.phases[0]);
+  for (size_t i = 0; i < job.phases.size(); ++i) job.phases[i].phase = "p" + std::to_string(i);
+  bus.say(job);
+  CHECK_THAT(metrics_text(model, {}, 4), !Catch::Contains("p64\""));
 }
 
 TEST_CASE("a rank's reason is its worker's, unless that is lost or does not tell", "[model]") {
@@ -352,7 +415,7 @@ TEST_CASE("whatever is published, what is kept is bounded and makes sense", "[mo
   CHECK(model.jobs().size() == 4);
   CHECK(model.left_out() > 300);
   const auto frame = model.changes(kNow, true);
-  CHECK(frame["bubbles"].size() == 16 * 8);
+  CHECK(frame["bubbles"].size() == 16 * 9);
   CHECK(frame["notices"].size() == 10);
   CHECK(model.ranks().at("gpt/0").harvested_ns == INT64_MAX);
   CHECK_FALSE(metrics_text(model, {}, 4).empty());
@@ -429,7 +492,7 @@ TEST_CASE("who joins while the model is fed misses nothing", "[live]") {
   CHECK(live.wants_bubbles());
   live.publish(kNow);
   const auto next = nlohmann::json::parse(*viewer->take(std::chrono::milliseconds(0)));
-  CHECK(next["bubbles"].size() == 8);
+  CHECK(next["bubbles"].size() == 9);
   live.leave(viewer);
   CHECK_FALSE(live.wants_bubbles());
 }
