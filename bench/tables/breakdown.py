@@ -45,7 +45,7 @@ def shapes(events):
     iteration_ns, the begin of their iteration."""
     waits = {}
     for event in events:
-        if event.get("iteration_ns"):
+        if event.get("iteration_ns") and not event.get("phase"):  # of an idle phase, wait is no place
             waits.setdefault((str(event["stage"]), event["wait"]), []).append(
                 (event["begin_ns"] - event["iteration_ns"], event["end_ns"] - event["begin_ns"])
             )
