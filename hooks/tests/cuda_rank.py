@@ -36,6 +36,7 @@ class FakeGpu(_cuda.Gpu):
     on = staticmethod(lambda apart: contextlib.nullcontext())
     raw = staticmethod(lambda apart: apart)
     usable_bytes = staticmethod(lambda device: 5 << 30)
+    current = staticmethod(lambda: 0)
     if sys.argv[2] in ("norm", "skips"):
         at_once = staticmethod(lambda options: True)  # this torch's options may not say
 
@@ -74,6 +75,18 @@ def main(scenario):
         if receive:
             got.append(float(into))
 
+    phases = []
+
+    def phase():
+        """Of 20 ms, behind 10 ms of the stream's work, in a stream whose place the host does not know."""
+        work(10)
+        with freeride.idle("save"):
+            time.sleep(0.03)
+        page = hook.page()
+        phases.append((page.stages, page.replica, page.phases[0].name.decode(), page.phases[0].count))
+
+    if scenario == "phases":
+        phase()
     iterations = int(os.environ.get("TEST_ITERATIONS", 12))
     for iteration in range(iterations):
         if rank == 0:
@@ -99,10 +112,14 @@ def main(scenario):
         if not skips:
             optimizer.step()
         fake.fake_cuda_synchronize(stream)
+    if scenario == "phases":
+        phase()
     time.sleep(0.05)
     page = hook.page()
     result = {
         "got": got,
+        "phases": phases,
+        "phase_ms": page.phases[0].total_ns / 1e6 if page else None,
         "counters": hook.counters(),
         "remote": measure.remote_report(),
         "holds": measure.remote_holds(),

@@ -95,6 +95,16 @@ class Held(unittest.TestCase):
                 return
         self.fail(f"holds and the learned length of the third wait: {held}")
 
+    def test_idle_phases_before_the_pipelines_first_message_and_after_it(self):
+        results, errors = pipeline("phases")
+        self.check_values(results)
+        self.assertEqual(errors, ["", ""])
+        for rank, result in enumerate(results):
+            self.assertEqual(result["phases"], [[1, rank, "save", 1], [2, 0, "save", 1]])
+            self.assertEqual((result["waits"], result["iteration"], result["counters"]["broken"]), (3, 12, 0))
+            self.assertGreater(result["phase_ms"], 0)
+            self.assertEqual(result["device"], "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f")
+
     def test_with_one_queue_to_the_gpu_nothing_is_held_apart(self):
         # What is held there would hold up all that is posted behind it.
         results, _ = pipeline("early", ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"},) * 2)

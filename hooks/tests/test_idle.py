@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from freeride import _found
-from support import WATCHDOG, environment, finish, python, world
+from support import BUILD, WATCHDOG, environment, finish, python, world
 
 # told(): what is on this process' page, as its worker would see it.
 PRELUDE = """
@@ -458,20 +458,6 @@ print(json.dumps(freeride.state()))
     assert said == ["disabled"] and len(lines) == 1 and "OSError: ours" in lines[0]
 
 
-# ---- found without a word ------------------------------------------------------------------------------------------------------------
-
-
-def test_which_phases_are_looked_for():
-    said = []
-    assert _found.wanted(None, said.append) == ({"save", "loader"}, True)
-    assert _found.wanted("0", said.append) == (set(), False)
-    assert _found.wanted("all", said.append) == ({"save", "loader"}, False)
-    assert _found.wanted("save", said.append) == ({"save"}, False)
-    assert said == []
-    assert _found.wanted("save, eval", said.append) == ({"save"}, False)
-    assert len(said) == 1 and "eval" in said[0]
-
-
 SAVES = (
     TORCH
     + """
@@ -486,6 +472,115 @@ def saved(save):
 assert saved(torch.save) == saved(original)
 """
 )
+
+
+# ---- on a GPU, which a driver plays -----------------------------------------------------------------------------------------------
+
+FAKE = (
+    f"""
+import contextlib, ctypes
+fake = ctypes.CDLL("{BUILD / "fake-cuda/libcuda.so.1"}", mode=ctypes.RTLD_GLOBAL)
+"""
+    + """
+fake.fake_cuda_stream.restype = ctypes.c_void_p
+fake.fake_cuda_synchronize.argtypes = [ctypes.c_void_p]
+from freeride import _cuda
+class FakeGpu(_cuda.Gpu):
+    used, of_torch = False, fake.fake_cuda_stream()
+    context = staticmethod(lambda device: contextlib.nullcontext())
+    stream = staticmethod(lambda device: FakeGpu.of_torch)
+    current = staticmethod(lambda: 0 if FakeGpu.used else None)
+    expected = staticmethod(lambda: True)
+hook.gpu = FakeGpu()
+def until(condition):
+    while not condition():
+        time.sleep(0.001)
+def begun():
+    return pages.phase_number(hook.page().idle_begun)
+"""
+)
+
+
+def test_a_phase_begins_when_the_stream_comes_to_it(tmp_path):
+    said, lines = good(
+        tmp_path,
+        FAKE
+        + """
+FakeGpu.used = True
+release = threading.Event()
+function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: release.wait() and None)
+fake.fake_cuda_run.argtypes = [ctypes.c_void_p, type(function), ctypes.c_void_p]
+fake.fake_cuda_run(FakeGpu.of_torch, function, None)
+freeride.idle_begin("rollout")
+assert begun() == 0                        # training's work is still to be done
+release.set()
+until(begun)
+told()
+freeride.idle_end()
+
+release.clear()
+fake.fake_cuda_run(FakeGpu.of_torch, function, None)
+with freeride.idle("rollout"):
+    pass                                   # over before the GPU has come to it: that was none
+release.set()
+fake.fake_cuda_synchronize(FakeGpu.of_torch)
+other = threading.Thread(target=freeride.idle_begin, args=("save",))
+other.start(); other.join()
+until(lambda: begun() == 3)
+freeride.idle_end()
+freeride.iteration_end()
+told()
+""",
+    )
+    assert said[0]["under_way"] and said[0]["device"].startswith("GPU-")
+    assert said[1]["ended"] == ["rollout", "save"] and not said[1]["under_way"]
+    assert len(lines) == 1 and "idle_end() in another thread" in lines[0]
+
+
+def test_before_training_uses_its_gpu_a_phase_is_not_marked_and_said_so_once(tmp_path):
+    said, lines = good(
+        tmp_path,
+        FAKE
+        + """
+for _ in range(2):
+    with freeride.idle("load"): pass
+told()
+FakeGpu.used = True
+with freeride.idle("rollout"):
+    until(begun)
+told()
+""",
+    )
+    assert said[0] is None and said[1]["ended"] == ["rollout"]
+    assert len(lines) == 1 and 'phase "load" is not marked' in lines[0] and "FREERIDE_DEVICE" in lines[0]
+
+
+@pytest.mark.parametrize("idle, count", [({}, 1), ({"FREERIDE_IDLE": "loader"}, None)])
+def test_on_a_gpu_saves_are_found_without_being_asked_for(tmp_path, idle, count):
+    """How many were begun: whether the played GPU comes to one before it is over, nobody knows."""
+    said, lines = good(
+        tmp_path,
+        FAKE
+        + "FakeGpu.used = True\n"
+        + SAVES
+        + "print(hook.page() and pages.phase_number(hook.page().idle_marked) or 'null')\n",
+        **idle,
+    )
+    assert said == [count] and lines == []
+
+
+# ---- found without a word ------------------------------------------------------------------------------------------------------------
+
+
+def test_which_phases_are_looked_for():
+    said = []
+    assert _found.wanted(None, said.append) == ({"save", "loader"}, True)
+    assert _found.wanted("0", said.append) == (set(), False)
+    assert _found.wanted("all", said.append) == ({"save", "loader"}, False)
+    assert _found.wanted("save", said.append) == ({"save"}, False)
+    assert said == []
+    assert _found.wanted("save, eval", said.append) == ({"save"}, False)
+    assert len(said) == 1 and "eval" in said[0]
 
 
 @pytest.mark.parametrize("env, ended", [({"FREERIDE_IDLE": "save"}, ["save"]), ({"FREERIDE_IDLE": "all"}, ["save"])])

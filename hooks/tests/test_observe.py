@@ -298,3 +298,101 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     done = command("--out", tmp_path / "file" / "out", TRAIN)
     assert done.returncode == 2 and done.stderr.startswith("freeride.observe: ")
+
+
+PHASES = [(f"{name}", 1000 + at * 50_000_000, 1000 + at * 50_000_000 + length) for at, (name, length) in enumerate(
+    [("rollout", 30_000_000), ("save", 2_000_000)] * 4
+)]  # fmt: skip
+
+
+def with_phases(rank=0, **changes):
+    """A rank without a pipeline that was looked at for 0.5 s: four rollouts of 30 ms and four saves of 2 ms."""
+    iterations = [(n, 1000 + n * 100_000_000, 1000 + (n + 1) * 100_000_000) for n in range(4)]
+    more = {"stages": 1, "placed": False, "phases": PHASES, "observed": (0, 500_000_000), "bubbles": []}
+    return rank_file(rank, **{**more, "iterations": iterations, "stage": 0, "replica": rank, **changes})
+
+
+def test_where_a_job_without_a_pipeline_idles():
+    ranks = [with_phases(rank, replicas=2, world=2) for rank in range(2)]
+    text = "\n".join(observe.table(ranks, price=2.0, skip=0))
+    rows = [line.split() for line in text.splitlines() if "rollout" in line or " save " in line]
+    assert rows == [[str(rank), f"cpu-{rank}", *kind] for rank in range(2) for kind in (
+        ["rollout", "4", "30.0", "24.0", "%", "5.8"], ["save", "4", "2.0", "1.6", "%", "0.4"]
+    )]  # fmt: skip
+    assert "idle phases take 25.6 % of the devices' time: $1.02 of the $4.00" in text
+    assert "bubble" not in text and "type" not in text and "stage" not in text.replace("1 stage", "")
+    found = [observe.measure(rank) for rank in ranks]
+    page = bubble_page(ranks, found, 2.0, (), observe.kinds_of_idle(ranks, found))
+    assert "Idle phases of gpt" in page and "25.6 %" in page and "12.3 h" in page and "another schedule" not in page
+    assert "12.3 of 48 device hours a day" in observe.table(ranks)[-1]
+
+
+def test_phases_of_the_warm_up_do_not_count_nor_short_ones_of_a_gpu():
+    (figures,) = [observe.measure(with_phases(), skip=2)]
+    assert {name: len(lengths) for name, lengths in figures["phases"].items()} == {"rollout": 2, "save": 2}
+    assert figures["phase_shares"]["rollout"] == pytest.approx(60 / 300, abs=1e-4)
+    assert set(observe.measure(with_phases(device="GPU-0"))["phases"]) == {"rollout"}
+
+
+def test_a_pipeline_with_phases_has_both():
+    ranks = pipeline()
+    for rank in ranks:
+        rank.update(phases=PHASES, observed=(0, 500_000_000))
+    text = "\n".join(observe.table(ranks))
+    assert text.count(" pipeline ") == 3 and text.count(" rollout ") == 3
+    assert "bubbles take" in text and "idle phases take" in text
+    found = [observe.measure(rank) for rank in ranks]
+    page = bubble_page(ranks, found, None, (), observe.kinds_of_idle(ranks, found))
+    assert "Bubbles of gpt" in page and "Where each device idles" in page and "another schedule" in page
+
+
+def test_a_phases_name_is_believed_nowhere():
+    ranks = [with_phases(phases=[("<script>\n\x1b[1m", 0, 100_000_000)])]
+    found = [observe.measure(rank) for rank in ranks]
+    assert "<script" not in bubble_page(ranks, found, None, (), observe.kinds_of_idle(ranks, found))
+    assert "\x1b" not in "\n".join(observe.table(ranks))
+
+
+JOB = """
+import freeride, time
+for _ in range(4):
+    with freeride.idle("rollout"):
+        time.sleep(0.01)
+    with freeride.idle("eval"):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "first, names",
+    [
+        ("", ["rollout", "eval"] * 4),
+        (
+            "import torch, io\ntorch.save({'w': torch.ones(2_000_000)}, io.BytesIO())\n",
+            ["save", *["rollout", "eval"] * 4],
+        ),
+    ],
+)
+def test_a_job_without_a_pipeline_or_torch_leaves_a_report(tmp_path, first, names):
+    script = tmp_path / "job.py"
+    script.write_text(first + JOB)
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "-m", "freeride.observe", "--out", out, script],
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        env=environment(tmp_path / "run", FREERIDE_JOB="gpt"),
+        check=False,
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert [name for name, _, _ in observe.load(out)[0][0]["phases"]] == names
+    assert "idle phases take" in done.stdout and "has no figure" not in done.stdout
+    assert "Idle phases of gpt" in (out / "bubbles.html").read_text()
+
+
+def test_a_job_of_which_nothing_was_marked_says_so(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text("print('done')\n")
+    done = command("--out", tmp_path / "out", script)
+    assert done.returncode == 0 and "nor was an idle phase marked" in done.stderr

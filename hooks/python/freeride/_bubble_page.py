@@ -16,9 +16,9 @@ KINDS = {"A": "at the start and end", "B": "before the first backward", "C": "sh
 
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --ink: #1c2733; --soft: #5d6b7a; --line: #dde3ea; --work: #34557a;
-  --A: #f3b56b; --B: #e98b2a; --C: #fad9ae; --none: #d8dde3; --panel: #f6f8fa; }
+  --A: #f3b56b; --B: #e98b2a; --C: #fad9ae; --none: #d8dde3; --phase: #7fb89a; --panel: #f6f8fa; }
 @media (prefers-color-scheme: dark) { :root { --back: #12181f; --ink: #e6ebf0; --soft: #93a1b0; --line: #2b3642;
-  --work: #5b87b8; --A: #d98f3a; --B: #b8660f; --C: #f0c084; --none: #46515d; --panel: #1a222b; } }
+  --work: #5b87b8; --A: #d98f3a; --B: #b8660f; --C: #f0c084; --none: #46515d; --phase: #4f8a6b; --panel: #1a222b; } }
 body { margin: 0 auto; max-width: 1080px; padding: 32px 24px 48px; background: var(--back); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 24px; margin: 0 0 2px; overflow-wrap: anywhere; } h2 { font-size: 17px; margin: 36px 0 8px; }
@@ -32,7 +32,7 @@ th { font-weight: 600; color: var(--soft); font-size: 13px; } th:first-child, td
 td.bar { width: 34%; } .bar div { display: flex; height: 14px; border-radius: 3px; overflow: hidden; background: var(--panel); }
 .bar i { display: block; height: 100%; }
 svg { width: 100%; height: auto; display: block; } svg text { fill: var(--soft); font-size: 13px; font-family: system-ui, sans-serif; }
-.work { fill: var(--work); } .A { fill: var(--A); } .B { fill: var(--B); } .C { fill: var(--C); } .none { fill: var(--none); }
+.work { fill: var(--work); } .A { fill: var(--A); } .B { fill: var(--B); } .C { fill: var(--C); } .none { fill: var(--none); } .phase { fill: var(--phase); }
 .edge { stroke: var(--back); stroke-width: 2; } .tick { stroke: var(--line); }
 .legend span { margin-right: 18px; white-space: nowrap; font-size: 13px; color: var(--soft); }
 .legend i { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin-right: 6px; vertical-align: -1px; }
@@ -184,6 +184,9 @@ def lanes(ranks):
                     begin, end = max(begin, first), min(end, last)
                     title = f"iteration {iteration}, wait {wait}, type {kind or '-'}: {(end - begin) / 1e6:.2f} ms"
                     bar(begin, end, kind_class(kind), title)
+            for name, begin, end in rank.get("phases", ()):
+                if end > first and begin < last:
+                    bar(max(begin, first), min(end, last), "phase", f"phase {name}: {(end - begin) / 1e6:.2f} ms")
         for _, begin, _ in iterations[1:]:
             x = left + (begin - zero) / 1e6 * scale
             parts.append(f'<line class="edge" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + LANE}"/>')
@@ -208,7 +211,22 @@ def legend(found):
         f'<span><i style="background:var(--{kind_class(kind)})"></i>bubble {escaped(kind or "-")}: {KINDS[kind]}</span>'
         for kind in kinds
     ]
+    if any(figures["phases"] for figures in found):
+        items.append('<span><i style="background:var(--phase)"></i>idle phase</span>')
     return f'<p class="legend">{"".join(items)}</p>'
+
+
+def idle_table(rows):
+    """What observe.kinds_of_idle() gives."""
+    lines = "".join(
+        f"<tr><td>{escaped(label_of(rank))}</td><td>{escaped(rank['device'][:16])}</td><td>{escaped(kind)}</td><td>{times}</td>"
+        f"<td>{mean_ms:,.1f} ms</td><td>{100 * share:.1f} %</td><td>{24 * share:.1f} h</td></tr>"
+        for rank, kind, times, mean_ms, share in rows
+    )
+    return (
+        "<div class=wide><table><tr><th></th><th>device</th><th>idles in</th><th>times</th><th>mean</th><th>of the time</th><th>a day</th></tr>"
+        f"{lines}</table></div>"
+    )
 
 
 def shares(ranks, found):
@@ -268,8 +286,8 @@ def training_command(rank):
 
 
 def commands(ranks, found):
-    best = max(range(len(ranks)), key=lambda at: found[at]["share"])
-    where = f" --stage {ranks[best]['stage']}" if ranks[best].get("stages_known", True) else ""
+    best, bubbles = max(range(len(ranks)), key=lambda at: found[at]["share"]), any(rank["bubbles"] for rank in ranks)
+    where = f" --stage {ranks[best]['stage']}" if bubbles and ranks[best].get("stages_known", True) else ""
     devices = sorted({rank["device"] for rank in ranks})
     units = " \\\n    ".join(f"freeride-worker@{device}" for device in devices[:8])
     started, training = training_command(ranks[0])
@@ -278,7 +296,7 @@ def commands(ranks, found):
         f"sudo systemctl enable --now freeride-manager \\\n    {units}",
         started,
         training,
-        "# a side task, into the bubbles of the stage that has the most; freeride-ctl plugins lists others",
+        f"# a side task{', into the bubbles of the stage that has the most' if bubbles else ''}; freeride-ctl plugins lists others",
         f"freeride-ctl load pagerank.so{where}",
     ]
     return f"<pre>{escaped(chr(10).join(words))}</pre>"
@@ -288,21 +306,27 @@ def totals(ranks, found, price):
     """What all ranks come to: (figure, what it is)."""
     share = sum(figures["share"] for figures in found) / len(found)
     usable = sum(figures["usable_share"] for figures in found) / len(found)
-    day = 24 * usable * len(ranks)
-    figures = [
-        (f"{100 * share:.1f} %", "of the devices' time are bubbles"),
-        (f"{100 * usable:.1f} %", "are bubbles that side tasks can use: on a GPU, those of 3 ms or longer"),
-        (f"{iteration_ms(found):.1f} ms", "an iteration"),
-        (hours(day), f"of usable bubbles a day, of {24 * len(ranks)} device hours"),
-    ]
+    phases = sum(figures["phase_share"] for figures in found) / len(found)
+    bubbles, day = any(rank["bubbles"] for rank in ranks) or not phases, 24 * (usable + phases) * len(ranks)
+    figures = []
+    if bubbles:
+        figures += [
+            (f"{100 * share:.1f} %", "of the devices' time are bubbles"),
+            (f"{100 * usable:.1f} %", "are bubbles that side tasks can use: on a GPU, those of 3 ms or longer"),
+            (f"{iteration_ms(found):.1f} ms", "an iteration"),
+        ]
+    if phases:
+        figures.append((f"{100 * phases:.1f} %", "of the devices' time are idle phases"))
+    what = " and ".join(["usable bubbles"] * bubbles + ["idle phases"] * bool(phases))
+    figures.append((hours(day), f"of {what} a day, of {24 * len(ranks)} device hours"))
     if price is not None:
         figures.append((money(day * price), f"a day, at {money(price)} a device's hour"))
     return figures
 
 
-def page(ranks, found, price=None, remarks=()):
-    """The HTML. `found`: measure() of each rank; `price`: dollars of one device's hour, or None; `remarks`: sentences before the figures.
-    Where a rank has no figure of its own there is none of all."""
+def page(ranks, found, price=None, remarks=(), idle=()):
+    """The HTML. `found`: measure() of each rank; `price`: dollars of one device's hour, or None; `remarks`: sentences before the figures;
+    `idle`: the rows of where each device idles. Where a rank has no figure of its own there is none of all."""
     first = ranks[0]
     counted = [one for one in found if not one["trouble"]]
     figures = totals(ranks, found, price) if len(counted) == len(found) else []
@@ -316,20 +340,22 @@ def page(ranks, found, price=None, remarks=()):
     measured = f"; {counted[0]['iterations']} iterations measured" if counted else ""
     said = "".join(f"<p><b>{escaped(remark)}.</b></p>" for remark in remarks)
     each = "stage" if first.get("stages_known", True) else "rank"
-    rest = ""
+    pipeline = any(rank["bubbles"] for rank in ranks) or not any(one["phases"] for one in found)
+    title = "Bubbles" if pipeline else "Idle phases"
+    rest = f"<h2>Where each device idles</h2>{idle_table(idle)}\n" if any(one["phases"] for one in found) else ""
+    if pipeline:
+        rest = f"<h2>Bubbles of each {each}</h2>{shares(ranks, found)}\n{rest}"
+    if figures and pipeline:
+        rest += f"<h2>What another schedule would change</h2>{changes(ranks, found)}\n"
     if figures:
-        rest = (
-            f"<h2>What another schedule would change</h2>{changes(ranks, found)}\n"
-            f"<h2>What would use them</h2>{commands(ranks, found)}"
-        )
+        rest += f"<h2>What would use them</h2>{commands(ranks, found)}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Bubbles of {job}</title><style>{STYLE}</style></head><body>
-<h1>Bubbles of {job}</h1>
+<title>{title} of {job}</title><style>{STYLE}</style></head><body>
+<h1>{title} of {job}</h1>
 <p class="soft">{shape}, {escaped(first["framework"])}{measured}</p>
 {said}<div class="figures">{boxes}</div>
 <h2>The last iterations</h2>{legend(found)}{lanes(ranks)}
-<h2>Bubbles of each {each}</h2>{shares(ranks, found)}
 {rest}
 </body></html>
 """

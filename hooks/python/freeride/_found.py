@@ -14,7 +14,9 @@ import time
 SAVE, LOADER = "save", "loader"
 _LARGE = 4 << 20  # bytes: shorter to write than any phase that is of use
 _LONG_NS = 3_000_000  # a wait for data that is worth a mark
-_WATCHED = 64  # waits that are marked behind such a one: a loader of so many workers may stall once in a round
+# For each so long of such a wait one later wait is marked, long or not: marks, tens of microseconds each, then cost a fiftieth of what is waited
+_A_MARK_NS = 1_000_000
+_MOST_WATCHED = 4096
 
 
 def wanted(text, say):
@@ -169,7 +171,6 @@ class Found:
         def next_data(*args, **kwargs):
             if not self._try(self._marks, LOADER, certain):
                 return original(*args, **kwargs)
-            # A mark costs tens of microseconds: only where waits have been long, or all of them while observing.
             phase = self._hook.phases.begin(LOADER, found=True) if self._watched > 0 else None
             self._watched -= phase is not None
             began = time.monotonic_ns()
@@ -178,8 +179,9 @@ class Found:
             finally:
                 if phase is not None:
                     self._hook.phases.end(phase)
-                if time.monotonic_ns() - began >= _LONG_NS:
-                    self._watched = _WATCHED
+                length_ns = time.monotonic_ns() - began
+                if length_ns >= _LONG_NS:
+                    self._watched = min(max(self._watched, length_ns // _A_MARK_NS), _MOST_WATCHED)
 
         return next_data
 

@@ -568,7 +568,7 @@ class Hook:
         )
         config = self._config(given, rank, world, _framework(), None, 1, None, None, gpu is not None)
         self._place, self.placed = None, False
-        with self.gpu.context(_device(gpu)) if gpu is not None else contextlib.nullcontext():
+        with self.gpu.context(gpu) if gpu is not None else contextlib.nullcontext():
             self._make_handle(config)
         if self.handle is None:
             return
@@ -583,19 +583,19 @@ class Hook:
         if given["iterations"] == "optimizer":
             self._imports.after("torch.optim.optimizer", lambda _: self._torch.after_steps(self.iteration_end))
 
-    def _gpu_of_phases(self):
-        return self._alone_gpu if self.alone else self.marker.device() if self.marker is not None else None
-
     @contextlib.contextmanager
     def on_gpu_of_phases(self):
-        """Torch's current stream there; None where the host marks."""
-        gpu = self._gpu_of_phases()
-        if gpu is None:
+        """Training's stream there; None where the host marks."""
+        if self.alone:
+            streams, gpu = self._alone_gpu is not None, self._alone_gpu
+        else:
+            streams, gpu = self.marker is not None and self.marker.STREAMS, self.marker and self.marker.device()
+        if not streams:
             yield None
-        elif getattr(self._here, "gpu", None) == gpu and self.gpu.current() == gpu:
+        elif getattr(self._here, "gpu", None) == gpu == self.gpu.current():
             yield self.gpu.stream(gpu)
         else:  # another thread, or training is at another GPU: the driver needs the context
-            with self.gpu.context(_device(gpu)):
+            with self.gpu.context(gpu):
                 yield self.gpu.stream(gpu)
 
     def phase_ended(self):
@@ -877,10 +877,6 @@ class Hook:
         """Hints count as if they came later, as if some were lost, as if all were forged. `show`: an observer is to see the own messages."""
         if self.handle is not None:
             self.library.remote_faults(self.handle, int(late_ms * 1e6), lose_per_mille, int(forge), int(show))
-
-
-def _device(gpu):
-    return sys.modules["torch"].device("cuda", gpu)
 
 
 def _framework():

@@ -95,13 +95,13 @@ class Processes:
         try:
             if "jax" in sys.modules:
                 sys.stderr.write(
-                    "freeride: nothing was hooked: transfers of JAX are not known to the hook. A pipeline in JAX marks its waits by the C API, "
-                    "freeride/hook.h\n"
+                    "freeride: nothing was hooked: transfers of JAX are not known to the hook. Mark where the device idles by freeride.idle(), and "
+                    "a pipeline's waits by the C API, freeride/hook.h\n"
                 )
                 return
             sys.stderr.write(
-                "freeride: nothing was hooked: the script never called init_process_group(). If it starts the ranks itself, "
-                "start each of these through python -m freeride.run, or let them call freeride.attach()\n"
+                "freeride: nothing was hooked: the script never called init_process_group(), nor was an idle phase marked. If it starts the ranks "
+                "itself, start each of these through python -m freeride.run, or let them call freeride.attach()\n"
             )
         except (OSError, ValueError, AttributeError):
             pass

@@ -1,4 +1,5 @@
-"""python -m freeride.observe [options] [-m] train.py|module args…: runs a training script and says which bubbles it has.
+"""python -m freeride.observe [options] [-m] train.py|module args…: runs a training script and says where its devices idle: in which bubbles
+of a pipeline, and in which idle phases, those that the script marks (freeride.idle) and those that are found by themselves.
 
 No manager, worker or side task is needed, and none is used. In place of `python` in whatever starts each rank:
 
@@ -68,6 +69,8 @@ class Observer:
         self._hook, self._pages, self._out = hook, pages, out
         self._bubbles = collections.deque(maxlen=MOST_BUBBLES)
         self._iterations = collections.deque(maxlen=MOST_ITERATIONS)
+        self._phases = collections.deque(maxlen=MOST_BUBBLES)  # (name, begin, end)
+        self._began_ns = time.monotonic_ns()
         self._bubbles_seen = self._iterations_seen = 0
         self._usable = 0
         self._about = None
@@ -87,23 +90,23 @@ class Observer:
             self._handle, self._bubbles_seen, self._iterations_seen = self._hook.handle, 0, 0
             self._bubbles.clear()
             self._iterations.clear()
-        newest, bubbles = page.bubbles, []
+        newest, found = page.bubbles, []
         first = max(self._bubbles_seen, newest - pages.HISTORY)
         for number in range(first, newest):
             record = page.history[number % pages.HISTORY]
             wait = pages.state_wait(record.state_word)
+            span = record.begin_ns, record.end_ns
+            if wait >= pages.phase_wait(0):
+                name = page.phases[(wait - pages.phase_wait(0)) % pages.MAX_PHASES].name.decode(errors="replace")
+                found.append((self._phases, (name, *span)))
+                continue
             kind = page.learned[wait - 1].type if 0 < wait <= pages.MAX_WAITS else 0
-            bubbles.append(
-                (
-                    pages.state_iteration(record.state_word),
-                    wait,
-                    chr(kind) if 65 <= kind <= 67 else "",
-                    record.begin_ns,
-                    record.end_ns,
-                )
-            )
+            letter = chr(kind) if 65 <= kind <= 67 else ""
+            found.append((self._bubbles, (pages.state_iteration(record.state_word), wait, letter, *span)))
         overwritten = page.bubbles - pages.HISTORY  # meanwhile
-        self._bubbles.extend(one for number, one in enumerate(bubbles, first) if number > overwritten)
+        for number, (where, one) in enumerate(found, first):
+            if number > overwritten:
+                where.append(one)
         self._bubbles_seen = newest
         newest = page.iteration
         for number in range(max(self._iterations_seen, newest - pages.ITERATIONS), newest):
@@ -176,6 +179,8 @@ class Observer:
                         "command": self.command,
                         "launcher": self.launcher,
                         "bubbles": list(self._bubbles),
+                        "phases": list(self._phases),
+                        "observed": (self._began_ns, time.monotonic_ns()),
                         "iterations": list(self._iterations)[: None if self.most is None else self.skip + self.most],
                     },
                     file,
@@ -238,6 +243,8 @@ def on_gpu(rank):
 
 def trouble(rank, skip=0):
     """Why there is no figure of this rank, as a sentence without a full stop; "": there is one."""
+    if phases_alone(rank):
+        return ""
     why, reason = rank.get("why"), rank.get("reason")
     told = f"{reason} [{why}]" if why else ""
     ended = len(rank["iterations"])
@@ -260,6 +267,25 @@ def trouble(rank, skip=0):
     return ""
 
 
+def phases_alone(rank):
+    """Has it idle phases, and no pipeline?"""
+    return bool(rank.get("phases")) and not rank["bubbles"] and not rank.get("ignored")
+
+
+def phases_of(rank, skip=0):
+    """(lengths in ms by name, the share of the time that each name takes), behind the iterations that warm up. On a GPU without those that are
+    too short for side tasks."""
+    begin, end = rank.get("observed") or (0, 0)
+    if 0 < skip < len(rank["iterations"]):
+        begin = max(begin, rank["iterations"][skip - 1][2])
+    lengths, least_ms = collections.defaultdict(list), GPU_LEAST_MS if on_gpu(rank) else 0.0
+    for name, from_ns, to_ns in rank.get("phases", ()):
+        length_ms = (min(to_ns, end) - max(from_ns, begin)) / 1e6
+        if length_ms > 0 and length_ms >= least_ms:
+            lengths[name].append(length_ms)
+    return dict(lengths), {name: sum(each) * 1e6 / (end - begin) for name, each in lengths.items()}
+
+
 def measure(rank, skip=0):
     """Of one rank: iterations that count, their mean length, its bubbles by type, the share of the time that they take, that those take
     which side tasks can use, that of waits for sends, which are none, and why none of these is a figure of the training ("": they are)."""
@@ -274,7 +300,11 @@ def measure(rank, skip=0):
     least_ms = GPU_LEAST_MS if on_gpu(rank) else 0.0
     usable_ms = sum(length for lengths in kinds.values() for length in lengths if length >= least_ms)
     all_ns = sum(end - begin for _, begin, end in rank["iterations"])
+    phases, phase_shares = phases_of(rank, skip)
     return {
+        "phases": phases,
+        "phase_shares": phase_shares,
+        "phase_share": sum(phase_shares.values()),
         "iterations": len(measured),
         "iteration_ms": time_ns / 1e6 / max(1, len(measured)),
         "kinds": dict(sorted(kinds.items())),
@@ -317,7 +347,7 @@ def remarks(ranks, found, others=()):
     if others:
         numbers = ", ".join(str(rank["rank"]) for rank in others)
         said.append(f"files of another run are left out: rank {numbers}")
-    if not ranks[0]["stages_known"]:
+    if not ranks[0]["stages_known"] and any(rank["bubbles"] for rank in ranks):
         said.append(
             "no stage is named, since these ranks are not one pipeline by their messages: set FREERIDE_STAGES, or see docs/trainers/settings.md"
         )
@@ -347,7 +377,8 @@ def table(ranks, price=None, skip=0, others=()):
         shape = f"{first['stages']} stage{'s' * (first['stages'] > 1)}, {first['replicas']} replica{'s' * (first['replicas'] > 1)}"
     else:
         shape = f"{world_of(first)} rank{'s' * (world_of(first) > 1)}"
-    counted = [figures for figures in found if not figures["trouble"]]
+    of_pipeline = [rank["bubbles"] or not rank.get("phases") for rank in ranks]
+    counted = [figures for figures, pipeline in zip(found, of_pipeline) if pipeline and not figures["trouble"]]
     iterations = f", {counted[0]['iterations']} iterations of {iteration_ms(counted):.1f} ms" if counted else ""
     lines = [f"{first['job']}: {shape}{iterations}" + (f" ({first['framework']})" if first["framework"] else "")]
     lines += [*remarks(ranks, found, others), ""]
@@ -358,8 +389,8 @@ def table(ranks, price=None, skip=0, others=()):
             f"{name:>5} {'device':<12} {'type':<5}{'an iteration':>13}{'p10':>9}{'p50':>9}{'p90 ms':>9}{'of the time':>13}"
             + ("   memory free" if memory else "")
         )
-    for rank, figures in zip(ranks, found):
-        if figures["trouble"]:
+    for rank, figures, pipeline in zip(ranks, found, of_pipeline):
+        if figures["trouble"] or not pipeline:
             continue
         label = f"{rank[name]:>5} {rank['device'][:12]:<12}"
         free = f"{rank['usable_bytes'] / 2**30:>10.1f} GiB" if memory else ""
@@ -373,8 +404,11 @@ def table(ranks, price=None, skip=0, others=()):
                 f"{'':18} {kind or '-':<5}{len(lengths) / figures['iterations']:>13.1f}{quantile(lengths, 0.1):>9.1f}"
                 f"{quantile(lengths, 0.5):>9.1f}{quantile(lengths, 0.9):>9.1f}{100 * share:>11.1f} %"
             )
+    idle = phase_lines(ranks, found, name)
     if not counted:
-        return lines[:-1]
+        return [*lines[:-1], "", *idle, "", *totals(ranks, found, price)] if idle and whole else [*lines[:-1], *idle]
+    if idle:
+        lines += ["", *idle]
     if whole:
         lines += ["", *totals(ranks, found, price)]
     lines.append(
@@ -384,18 +418,60 @@ def table(ranks, price=None, skip=0, others=()):
     return lines
 
 
+def kinds_of_idle(ranks, found):
+    """Where each device idles: (rank, kind, how often, mean length in ms, share of the time). The pipeline's bubbles are one kind, each name of
+    a phase is another."""
+    rows = []
+    for rank, figures in zip(ranks, found):
+        if figures["trouble"]:
+            continue
+        bubbles = [length for lengths in figures["kinds"].values() for length in lengths]
+        if bubbles:
+            rows.append((rank, "pipeline", len(bubbles), statistics.mean(bubbles), figures["share"]))
+        for name, lengths in sorted(figures["phases"].items(), key=lambda one: -sum(one[1])):
+            rows.append((rank, name, len(lengths), statistics.mean(lengths), figures["phase_shares"][name]))
+    return rows
+
+
+def printable(name, most):
+    """A phase's name is the training's own."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)[:most]
+
+
+def phase_lines(ranks, found, label):
+    """The table of where the devices idle; [] where there is no phase."""
+    if not any(figures["phases"] for figures in found):
+        return []
+    head = (
+        f"{label:>5} {'device':<12} {'idles in':<20}{'times':>7}{'mean ms':>11}{'of the time':>13}{'hours a day':>13}"
+    )
+    return [
+        head,
+        *(
+            f"{rank[label]:>5} {rank['device'][:12]:<12} {printable(kind, 19):<20}{times:>7}{mean_ms:>11.1f}{100 * share:>11.1f} %"
+            f"{24 * share:>13.1f}"
+            for rank, kind, times, mean_ms, share in kinds_of_idle(ranks, found)
+        ),
+    ]
+
+
+def worth(share, ranks, price):
+    if price is None:
+        return f"{share * 24 * len(ranks):.1f} of {24 * len(ranks)} device hours a day"
+    return f"${share * price * len(ranks):.2f} of the ${price * len(ranks):.2f} that an hour of the {len(ranks)} devices costs"
+
+
 def totals(ranks, found, price):
     """What all ranks come to."""
+    share, lines = statistics.mean(figures["phase_share"] for figures in found), []
+    if share:
+        lines.append(f"idle phases take {100 * share:.1f} % of the devices' time: {worth(share, ranks, price)}")
+    return lines if all(map(phases_alone, ranks)) else [*bubble_totals(ranks, found, price), *lines]
+
+
+def bubble_totals(ranks, found, price):
     share = statistics.mean(figures["share"] for figures in found)
-    lines = [
-        f"bubbles take {100 * share:.1f} % of the devices' time"
-        + (
-            f": {share * 24 * len(ranks):.1f} of {24 * len(ranks)} device hours a day"
-            if price is None
-            else f": ${share * price * len(ranks):.2f} of the ${price * len(ranks):.2f} that an hour of the "
-            f"{len(ranks)} devices costs"
-        )
-    ]
+    lines = [f"bubbles take {100 * share:.1f} % of the devices' time: {worth(share, ranks, price)}"]
     if any(map(on_gpu, ranks)):
         usable = statistics.mean(figures["usable_share"] for figures in found)
         lines.append(
@@ -423,6 +499,7 @@ def trace(ranks):
             (2, f"bubble {kind}".strip(), begin, end, {"iteration": iteration, "wait": wait})
             for iteration, wait, kind, begin, end in rank["bubbles"]
         ]
+        spans += [(2, f"phase {name}", begin, end, {}) for name, begin, end in rank.get("phases", ())]
         events += [
             {
                 "ph": "X",
@@ -459,12 +536,14 @@ def draw(path, ranks):
     )
     for row, (rank, zero) in enumerate(zip(ranks, zeros)):
         spans = [(dark, begin, end) for _, begin, end in rank["iterations"]]
-        spans += [(light, begin, end) for _, _, _, begin, end in rank["bubbles"]]
+        spans += [(light, begin, end) for *_, begin, end in (*rank["bubbles"], *rank.get("phases", ()))]
         for colour, begin, end in spans:
             if end > zero and begin < zero + width:
                 line.barh(row, (end - begin) / 1e6, left=(begin - zero) / 1e6, height=0.7, color=colour, linewidth=0)
     line.set_xlim(0, width / 1e6)
-    line.set_title(f"the last {len(shown)} iterations: training dark, bubbles light", fontsize=10, loc="left")
+    line.set_title(
+        f"the last {len(shown)} iterations: training dark, bubbles and phases light", fontsize=10, loc="left"
+    )
     line.set_xlabel("ms")
     labels = [name_of(rank) for rank in ranks]
     waits = collections.defaultdict(list)
@@ -501,7 +580,7 @@ def report(folder, price=None, skip=0):
     with open(os.path.join(folder, "trace.json"), "w") as file:
         json.dump(trace(ranks), file)
     with open(os.path.join(folder, "bubbles.html"), "w", encoding="utf-8") as file:
-        file.write(page(ranks, found, price, remarks(ranks, found, others)))
+        file.write(page(ranks, found, price, remarks(ranks, found, others), kinds_of_idle(ranks, found)))
     drawn = draw(os.path.join(folder, "bubbles.png"), ranks)
     print(
         f"{folder}/bubbles.html shows it in a browser, {folder}/trace.json in Perfetto; "
@@ -513,8 +592,9 @@ def report(folder, price=None, skip=0):
 def begin():
     """In the process that runs the script, when the hook is armed there: observes, as FREERIDE_OBSERVE says."""
     from ._hook import hook
+    from ._processes import processes
 
-    if hook.at_iteration_end is not None:
+    if hook.at_iteration_end is not None or processes.rank_above() is not None:
         return
     settings = json.loads(os.environ["FREERIDE_OBSERVE"])
     # A run folder in which no worker listens: observing gives no leases.
