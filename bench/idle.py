@@ -131,7 +131,7 @@ class Run:
 def reinforcement(options, rollout_s):
     """The example, with a rollout of at least so many seconds in each iteration."""
     large = flags(device="cuda", size="gpt2", prompts=8, group=16, answer=8, epochs=16, threads=8)
-    words = flags(iterations=1_000_000, rollout_seconds=rollout_s)
+    words = flags(iterations=1_000_000, rollout_s=rollout_s)
     words = [HERE.parent / "hooks/examples/grpo.py", *words, *([] if options.cpus else large)]
     return Run(options, words, "rl")
 

@@ -178,7 +178,7 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not is_bare(self.job, self.iteration):
-            self.library.stream_iteration_end(self.handle, self.stream())
+            self.library.stream_count_iterations(self.handle, self.stream(), 0)
         self.iteration += 1
 
 

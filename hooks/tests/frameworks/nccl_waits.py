@@ -86,9 +86,9 @@ class _Library:
         marks.append(self._early.pop(number))
         return self._library.stream_wait(handle, stream, number)
 
-    def stream_iteration_end(self, handle, stream):
+    def stream_count_iterations(self, handle, stream, count):
         self._receiving = 0
-        return self._library.stream_iteration_end(handle, stream)
+        return self._library.stream_count_iterations(handle, stream, count)
 
 
 def listen():
