@@ -81,13 +81,14 @@ def log_probabilities(policy, tokens, prompt):
 
 
 def generate(connection, options):
-    """Answers each (iteration, weights, prompts) with tokens, until there are no more."""
+    """Answers each (iteration, seconds, weights, prompts) with tokens, until there are no more."""
     torch.set_num_threads(options.threads)
     policy = Policy(options.size, options.prompt + options.answer)
     with torch.no_grad():
         while True:
-            asked = connection.recv()
-            if asked is None:
+            try:
+                asked = connection.recv()
+            except EOFError:  # training has ended
                 return
             iteration, rollout_s, weights, prompts = asked
             began = time.monotonic()
@@ -218,7 +219,7 @@ def main():
     generator.start()
     theirs.close()
     train(options, connection)
-    connection.send(None)
+    connection.close()
     generator.join()
 
 
