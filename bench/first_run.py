@@ -4,10 +4,12 @@ that is harvested.
 
     first_run.py --before COMMIT --out FILE              # both commits, demo and test; then the wheel
     first_run.py --before COMMIT --parts demo --out FILE # a part of it
+    first_run.py --parts --systems build/systems/systems.json --out FILE   # what make test-systems has found
 
-Each run has a system of its own (tests/rig/fresh.py): debootstrap's smallest with git and make, and nothing compiled or downloaded
-before. Needs root and debootstrap. Times are seconds of the wall clock; the two commits' runs follow each other. Run it on a machine
-that does nothing else."""
+Each commit has a system of its own (tests/rig/fresh.py): debootstrap's smallest with git and make, and nothing compiled or downloaded
+before. A commit's parts follow each other in it: `test` after `demo` finds what that has installed and built. The two commits' runs of a
+part follow each other, and FILE is written after each part. Times are seconds of the wall clock. What is being done, and since when, is
+said on stderr. Needs root and debootstrap. Run it on a machine that does nothing else."""
 
 import argparse
 import json
@@ -16,6 +18,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
@@ -27,27 +30,43 @@ PLAIN = ["git", "make", "ca-certificates"]
 TRAINER = ["python3-venv", "python3-torch", "python3-numpy", "libopenblas0-pthread"]
 
 
+def progress(text):
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
 def timed(layer, script, log, seen=()):
     """Seconds that the shell's `script` took in `layer`; SystemExit if it fails."""
-    print(f"{log.name}: {script}", flush=True)
+    progress(f"{log.name}: {script}")
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
-    began = time.monotonic()
+    began, ended = time.monotonic(), threading.Event()
+
+    def tell():
+        while not ended.wait(60):
+            progress(f"{log.name}: since {time.monotonic() - began:.0f} s")
+
+    threading.Thread(target=tell, daemon=True).start()
     with open(log, "a") as file:
         code = layer.run(
             ["bash", "-c", script], seen, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment
         ).returncode
     seconds = time.monotonic() - began
+    ended.set()
     if code:
         sys.stderr.write("".join(log.read_text(errors="replace").splitlines(keepends=True)[-40:]))
         sys.exit(f"first_run.py: '{script}' ended with {code} after {seconds:.0f} s; its output is {log}")
-    print(f"{log.name}: {seconds:.0f} s", flush=True)
+    progress(f"{log.name}: {seconds:.0f} s")
     return round(seconds, 1)
 
 
-def source_runs(options, commits, parts):
-    """{side: {part: seconds}}: each part of both commits, one after the other."""
+# A figure that misses its goal fails the demo, as it may on two cores, and one test fails `make test`: then all of it ran, too.
+RAN = {"demo": "build/demo/report.json", "test": "build/dev/Testing/Temporary/LastTestsFailed.log"}
+
+
+def source_runs(options, commits, parts, keep):
+    """Runs each part of both commits, one after the other, and gives what it took to keep(part, {side: seconds}, {side: tests that
+    failed})."""
     plain = made("bookworm", PLAIN, options.folder)
-    layers, clones, times = {}, {}, {side: {} for side in commits}
+    layers, clones = {}, {}
     for side, commit in commits.items():
         clones[side] = options.folder / f"clone-{side}"
         shutil.rmtree(clones[side], ignore_errors=True)
@@ -55,18 +74,18 @@ def source_runs(options, commits, parts):
         subprocess.run(["git", "-C", str(clones[side]), "checkout", "-q", commit], check=True)
         layers[side] = Layer(plain, options.folder / f"layer-{side}")
     for part in parts:
+        times, failed = {}, {}
         for side, layer in layers.items():
             log = options.folder / f"{side}-{part}.log"
             log.unlink(missing_ok=True)
-            # The demo fails when a figure misses its goal, too, as it may on two cores; then all of it ran.
-            rest = " || test -f build/demo/report.json" if part == "demo" else ""
-            times[side][part] = timed(
-                layer, f"cd /root/freeride && make {part}{rest}", log, [(clones[side], "/root/freeride")]
-            )
+            script = f"cd /root/freeride && make {part} || test -s {RAN[part]}"
+            times[side] = timed(layer, script, log, [(clones[side], "/root/freeride")])
+            names = clones[side] / RAN["test"]
+            failed[side] = names.read_text().split() if part == "test" and names.exists() else []
+        keep(part, times, failed)
     for side, layer in layers.items():
         layer.remove()
         shutil.rmtree(clones[side])
-    return times
 
 
 def wheel_run(options, wheel):
@@ -97,11 +116,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", help="the commit that HEAD is compared with")
     parser.add_argument(
-        "--parts", nargs="*", default=["demo", "test"], help="demo, test: what of the source is run, in this order"
+        "--parts",
+        nargs="*",
+        choices=RAN,
+        default=list(RAN),
+        help="demo, test: what of the source is run, in this order",
     )
     parser.add_argument(
         "--wheel", type=pathlib.Path, help="a wheel that make wheel made; without it that part is left out"
     )
+    parser.add_argument("--systems", type=pathlib.Path, help="what make test-systems has found, to be part of FILE")
     parser.add_argument(
         "--folder", type=pathlib.Path, default=pathlib.Path("/var/tmp/first-run"), help="systems and logs"
     )
@@ -116,7 +140,23 @@ def main():
         parser.error("--before COMMIT: what HEAD is compared with")
     options.folder.mkdir(parents=True, exist_ok=True)
     result = json.loads(options.out.read_text()) if options.out.exists() else {}
-    result.update(cores=os.cpu_count(), load_before=round(os.getloadavg()[0], 1))
+    if options.parts or options.wheel:
+        result.update(cores=os.cpu_count(), load_before=round(os.getloadavg()[0], 1))
+
+    def write():
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+    def keep(part, times, failed):
+        result[f"{part}_s"], result[f"{part}_ratio"] = times, round(times["after"] / times["before"], 2)
+        if any(failed.values()):
+            result[f"{part}_failed"] = failed
+        else:
+            result.pop(f"{part}_failed", None)
+        write()
+
+    if options.systems:
+        result["systems"] = json.loads(options.systems.read_text())
     if options.parts:
         commits = {"before": options.before, "after": "HEAD"}
         named = {
@@ -126,20 +166,13 @@ def main():
             for side, commit in commits.items()
         }
         result["commits"] = named
-        for part, times in parts_of(source_runs(options, named, options.parts)).items():
-            result[f"{part}_s"], result[f"{part}_ratio"] = times, round(times["after"] / times["before"], 2)
+        source_runs(options, named, options.parts, keep)
     if options.wheel:
         times = wheel_run(options, options.wheel.resolve())
         result["wheel_s"], result["wheel_to_harvest_s"] = times, round(sum(times.values()), 1)
         result["wheel_mib"] = round(options.wheel.stat().st_size / 2**20, 1)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write()
     print(json.dumps(result, indent=1))
-
-
-def parts_of(times):
-    """{part: {side: seconds}} of {side: {part: seconds}}."""
-    return {part: {side: times[side][part] for side in times} for part in next(iter(times.values()))}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The wheel on other systems: `make test-systems`. Each is made by debootstrap, once, and gets a layer that is thrown away.
 There the wheel is installed into a virtual environment; `freeride-ctl doctor`, and a side task beside a training on CPUs,
-are a user's who is not root; then pip removes it. Prints a table; exit 1 where one is not as it should be. Needs root, and
-Debian's mirror for what the cache does not have. The kernel is this host's in all of them.
+are a user's who is not root; then pip removes it. Prints a table, and writes it as JSON; exit 1 where one is not as it
+should be. Needs root, and Debian's mirror for what the cache does not have. The kernel is this host's in all of them.
 
-Usage: systems.py --wheel FILE --cache FOLDER [--suites bookworm,trixie,bullseye]
+Usage: systems.py --wheel FILE --cache FOLDER [--suites bookworm,trixie,bullseye] [--out FILE]
 """
 
 import argparse
@@ -45,6 +45,7 @@ def main():
     parser.add_argument("--wheel", type=pathlib.Path, required=True)
     parser.add_argument("--cache", type=pathlib.Path, required=True)
     parser.add_argument("--suites", default="bookworm,trixie,bullseye")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON, a list: what was found in each, and whether it is good")
     given = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("systems.py: only root can make other systems; run this as root")
@@ -52,14 +53,17 @@ def main():
     cache.mkdir(parents=True, exist_ok=True)
     print("| system |", " | ".join(COLUMNS), "|")
     print("|---" * (len(COLUMNS) + 1) + "|")
-    bad = []
+    rows = []
     for suite in given.suites.split(","):
+        print(f"systems.py: {suite}", file=sys.stderr, flush=True)
         found = look(suite, cache, given.wheel.resolve())
         print(
             f"| {suite} |", " | ".join(found.get(column, "–").replace("\n", " ") for column in COLUMNS), "|", flush=True
         )
-        if not good(suite, found):
-            bad.append(suite)
+        rows.append({"system": suite, "good": good(suite, found), **found})
+    if given.out:
+        given.out.write_text(json.dumps(rows, indent=1) + "\n")
+    bad = [row["system"] for row in rows if not row["good"]]
     sys.exit(f"systems.py: not as it should be: {', '.join(bad)}" if bad else 0)
 
 
