@@ -33,7 +33,7 @@ def parse(argv, about=""):
     parser.add_argument(
         "--out", type=pathlib.Path, default=SOURCE / "build/demo", help="where report.json and the rest go"
     )
-    parser.add_argument("--seconds", type=float, default=45, help="of training with FreeRide")
+    parser.add_argument("--seconds", type=float, default=30, help="of training with FreeRide")
     parser.add_argument("--compare-iterations", type=int, default=16, help="of training without, for the losses")
     parser.add_argument(
         "--baseline-pct",
@@ -301,7 +301,7 @@ class Demo:
         out = self.options.out
         (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
         self.write_trace(out / "trace.json")
-        timeline.draw(out / "timeline.png", events)
+        timeline.draw(out / "timeline.svg", events)
         self.progress.say(
             "\n"
             + report_of.table(report)
@@ -309,7 +309,7 @@ class Demo:
             + "\n".join(f"  {text}" for text in results)
             + ("\n" if results else "")
         )
-        self.progress.say(f"  {out}/report.json, trace.json (open it in https://ui.perfetto.dev), timeline.png, logs/")
+        self.progress.say(f"  {out}/report.json, trace.json (open it in https://ui.perfetto.dev), timeline.svg, logs/")
         self.progress.say(f"  the run again, as if it were live: freeride-web --replay {self.recordings}")
         if self.page and self.page.poll() is None:
             self.progress.say(f"  the live page, http://{WEB}/, and its manager end with the demo")

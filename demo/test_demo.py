@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import xml.etree.ElementTree
 
 import pytest
 
@@ -214,9 +215,12 @@ def test_timeline_shows_where_holdout_meets_harvest(events, tmp_path):
     begin, end = timeline.choose_window(longer)
     assert begin == SECOND + 500 * MS  # the held-out fifth, and the sixth to eighth
     assert (end - begin) == timeline.WINDOW_ITERATIONS * 100 * MS
-    assert timeline.draw(tmp_path / "timeline.png", events)
-    assert (tmp_path / "timeline.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert not timeline.draw(tmp_path / "none.png", [])
+    picture = tmp_path / "timeline.svg"
+    assert timeline.draw(picture, longer)
+    drawn = [one.get("fill") for one in xml.etree.ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}rect")]
+    assert all(drawn.count(colour) > 1 for colour in timeline.COLOURS)  # bars, besides what explains them
+    assert drawn.count("url(#baseline)") == 2  # one of each stage
+    assert not timeline.draw(tmp_path / "none.svg", []) and not (tmp_path / "none.svg").exists()
 
 
 def test_progress_line(events):

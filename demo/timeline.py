@@ -1,8 +1,16 @@
 """Draws a few iterations of a run: a row per stage, compute, bubbles, and the side tasks inside the bubbles."""
 
 TRAINING, BUBBLES, SIDE_TASKS = range(3)  # tracks of a stage
-COMPUTE, BUBBLE, SIDE = "#34557a", "#dfe3e8", "#f08c2e"
+COLOURS = ("#34557a", "#dfe3e8", "#f08c2e")  # of the tracks
 WINDOW_ITERATIONS = 4
+LEFT, TOP, WIDTH, ROW = 70, 30, 1000, 48
+PICTURE = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13" fill="#333">
+<pattern id="baseline" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+<path d="M0 0V8" stroke="#c6cdd6" stroke-opacity="0.6"/></pattern>
+<rect width="100%" height="100%" fill="#fff"/>
+{drawn}
+</svg>
+"""
 
 
 def spans(events):
@@ -39,72 +47,47 @@ def choose_window(events):
 
 
 def draw(path, events):
-    """Writes a PNG. Returns False, and writes nothing, when there is nothing to draw."""
+    """Writes an SVG. Returns False, and writes nothing, when there is nothing to draw."""
     window = choose_window(events)
     if window is None:
         return False
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.patches import Patch
-
     begin_ns, end_ns = window
-    bars = {TRAINING: [], BUBBLES: [], SIDE_TASKS: []}
-    held_out = []
-    for stage, track, first, last, holdout in spans(events):
-        first, last = max(first, begin_ns), min(last, end_ns)
-        if last <= first:
-            continue
-        bars[track].append((stage, (first - begin_ns) / 1e6, (last - first) / 1e6))
-        if track == TRAINING and holdout:
-            held_out.append((stage, (first - begin_ns) / 1e6, (last - begin_ns) / 1e6))
-    stages = sorted({bar[0] for bar in bars[TRAINING]})
-    figure, axes = pyplot.subplots(figsize=(12, 1.0 + 0.75 * len(stages)), dpi=120)
-    for track, colour, height in ((TRAINING, COMPUTE, 0.7), (BUBBLES, BUBBLE, 0.7), (SIDE_TASKS, SIDE, 0.45)):
-        for stage, left, width in bars[track]:
-            axes.barh(stages.index(stage), width, left=left, height=height, color=colour, linewidth=0)
-    # Row by row: stages do not begin an iteration at the same time.
-    for stage, left, right in held_out:
-        axes.barh(
-            stages.index(stage),
-            right - left,
-            left=left,
-            height=0.7,
-            fill=False,
-            hatch="///",
-            edgecolor="#c6cdd6",
-            alpha=0.5,
-            linewidth=0,
+    shown = sorted(  # a track over the one before it
+        (
+            (track, stage, max(first, begin_ns), min(last, end_ns), holdout)
+            for stage, track, first, last, holdout in spans(events)
+            if min(last, end_ns) > max(first, begin_ns)
         )
-        if stage == stages[0]:
-            axes.annotate(
-                "baseline: no side tasks",
-                ((left + right) / 2, -0.45),
-                ha="center",
-                va="bottom",
-                fontsize=8,
-                color="#5a6570",
-            )
-    axes.set_yticks(range(len(stages)))
-    axes.set_yticklabels([f"stage {stage}" for stage in stages])
-    axes.set_ylim(len(stages) - 0.45, -0.75)
-    axes.set_xlim(0, (end_ns - begin_ns) / 1e6)
-    axes.set_xlabel("ms")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    axes.legend(
-        handles=[
-            Patch(color=COMPUTE, label="training"),
-            Patch(color=BUBBLE, label="bubble"),
-            Patch(color=SIDE, label="side task"),
-        ],
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.08 - 0.3 / len(stages)),
-        ncol=3,
-        frameon=False,
     )
-    figure.savefig(path, bbox_inches="tight")
-    pyplot.close(figure)
+    rows = {stage: TOP + number * ROW for number, stage in enumerate(sorted({span[1] for span in shown}))}
+    bottom = TOP + len(rows) * ROW
+
+    def x_of(ns):
+        return LEFT + WIDTH * (ns - begin_ns) / (end_ns - begin_ns)
+
+    def bar(first, last, y, height, look):
+        return f'<rect x="{x_of(first):.2f}" y="{y}" width="{x_of(last) - x_of(first):.2f}" height="{height}" {look}/>'
+
+    def text(x, y, said, look=""):
+        return f'<text x="{x:.1f}" y="{y}" {look}>{said}</text>'
+
+    drawn = [text(LEFT - 8, y + 29, f"stage {stage}", 'text-anchor="end"') for stage, y in rows.items()]
+    for track, stage, first, last, _ in shown:
+        margin = 10 if track == SIDE_TASKS else 4
+        drawn.append(bar(first, last, rows[stage] + margin, ROW - 2 * margin, f'fill="{COLOURS[track]}"'))
+    # Row by row: stages do not begin an iteration at the same time.
+    for track, stage, first, last, holdout in shown:
+        if track == TRAINING and holdout:
+            drawn.append(bar(first, last, rows[stage] + 4, ROW - 8, 'fill="url(#baseline)"'))
+            if rows[stage] == TOP:
+                middle = (x_of(first) + x_of(last)) / 2
+                drawn.append(text(middle, TOP - 6, "baseline: no side tasks", 'text-anchor="middle"'))
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        ms = share * (end_ns - begin_ns) / 1e6
+        drawn.append(text(LEFT + share * WIDTH, bottom + 18, f"{ms:.0f} ms", 'text-anchor="middle"'))
+    for number, (colour, name) in enumerate(zip(COLOURS, ("training", "bubble", "side task"))):
+        x = LEFT + 130 * number
+        drawn.append(f'<rect x="{x}" y="{bottom + 34}" width="12" height="12" fill="{colour}"/>')
+        drawn.append(text(x + 18, bottom + 45, name))
+    path.write_text(PICTURE.format(width=LEFT + WIDTH + 40, height=bottom + 60, drawn="\n".join(drawn)))
     return True
