@@ -7,7 +7,7 @@ import urllib.request
 
 from rig.phases import PhaseRank
 from rig.processes import free_port
-from rig.testing import System, until
+from rig.testing import System, find_plugin, until
 
 
 def text_of(system, *words):
@@ -61,3 +61,17 @@ def test_a_phase_has_its_name_wherever_it_is_shown():
                 series = f'freeride_idle_{family}{{job="rl",phase="save"}}'
                 until(lambda s=series: s in metrics(), f"/metrics has {series}")
             until(lambda: 'freeride_idle_phases_total{job="rl",phase="rollout"} 3' in metrics(), "the third is counted")
+
+
+def test_what_side_tasks_do_in_a_phase_is_told_under_its_name():
+    with System() as system:
+        system.start_manager()
+        system.start_worker("cpu-0", "--sandbox", "none")
+        with PhaseRank(system) as rank:
+            rank.begin("rollout")  # as long as it takes: a phase of a rank is where side tasks start
+            system.load(find_plugin("counter.so"), "counts", "--stage", 0, params={"step_us": 200})
+            system.wait_steps("counts", 20)
+            rank.end()
+            phase = until(lambda: phases_of(system).get("rollout"), "the phase is reported")
+            until(lambda: phases_of(system)["rollout"]["harvested_ns"] > 0, "its harvest is reported")
+            assert 0 < phases_of(system)["rollout"]["harvested_ns"] <= phase["idle_ns"], phase

@@ -18,6 +18,7 @@ WEB = HERE.parents[1] / "web"
 
 import browser
 
+from rig.phases import PhaseRank
 from rig.processes import free_port
 from rig.testing import System, until
 
@@ -29,8 +30,9 @@ context.drawImage(c, 0, 0);
 const d = context.getImageData(0, 0, c.width, c.height).data;
 const seen = new Set();
 for (let i = 0; i < d.length; i += 4) seen.add((d[i] << 16) + (d[i + 1] << 8) + d[i + 2]);
-return seen.size;
+return seen
 """
+PHASE = "parseInt(getComputedStyle(document.documentElement).getPropertyValue('--phase').trim().slice(1), 16)"
 WIDER_THAN_THE_WINDOW = "document.documentElement.scrollWidth > window.innerWidth"
 
 
@@ -71,11 +73,49 @@ def test_bubbles_tasks_devices_and_measures_are_shown(site, page):
     for words in ("pagerank-0", "pagerank-1", "stage 0", "stage 1", "cpu-0", "cpu-1", "live", "Harvested", "Budget"):
         until(lambda w=words: w in page.find_element("tag name", "body").text, f"the page says {words!r}")
     # Compute, bubbles, side tasks, iterations: more than one colour each way.
-    browser.wait_page(page, f"(() => {{ {COLOURS} }})() > 5", "lanes have their colours")
+    browser.wait_page(page, f"(() => {{ {COLOURS}.size; }})() > 5", "lanes have their colours")
     steps = "Number(document.querySelector('#task-table tbody td[data-name=steps]').textContent)"
     before = page.execute_script(f"return {steps}")
     browser.wait_page(page, f"!({steps} === {before})", "steps are counted on")
     assert system.task("pagerank-0")["verdict"]["kind"] == ""
+
+
+def test_an_idle_phase_is_shown_by_its_name_while_it_goes_on_and_when_it_is_over(driver):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    coloured = f"(() => {{ {COLOURS}.has({PHASE}); }})()"
+    with System() as system:
+        system.start_manager()
+        system.start_worker("cpu-0", "--sandbox", "none")
+        browser.show(driver, 1280, 900)
+        driver.get(browser.start_web(system))
+        for _ in range(3):
+            driver.find_element("id", "wider").click()  # a minute, so that it does not leave the picture
+        with PhaseRank(system) as rank:
+            rank.begin("rollout")
+            label = "document.getElementById('labels').textContent"
+            browser.wait_page(driver, f"{label}.includes('rollout ')", "its lane says in which phase the rank is")
+            browser.wait_page(driver, coloured, "the lane is in the phase's colour")
+            rank.end()
+            browser.wait_page(driver, f"!{label}.includes('rollout')", "its end is shown")
+            browser.wait_page(
+                driver, "document.getElementById('jobs').textContent.includes('Phase rollout')", "the sum"
+            )
+            browser.wait_page(driver, coloured, "its bubble has the phase's colour")
+            driver.find_element("id", "pause").click()
+            picture = driver.find_element("id", "picture")
+            width = picture.size["width"]
+
+            def found():
+                for x in range(-width // 2 + 5, width // 2, 20):
+                    ActionChains(driver).move_to_element_with_offset(picture, x, 0).perform()
+                    if "phase rollout of" in driver.find_element("id", "hover").text:
+                        return True
+                return False
+
+            until(found, "the pointer finds its name")
+    driver.get("about:blank")
+    browser.complaints(driver)  # a refused connection is one
 
 
 def test_dark_narrow_and_by_keyboard(site, page):
