@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "daemon/measures.hpp"
+#include "daemon/phase_name.hpp"
 #include "freeride/base/about.hpp"
 #include "freeride/base/access.hpp"
 #include "freeride/base/clock.hpp"
@@ -414,7 +415,13 @@ void Worker::on_rank_event(const AttachedRank& rank, const ActEvent& event) {
       if (const SideTask* one = event.task == 0 ? nullptr : task(event.task)) end.task = one->spec().task;
       publisher_->publish(end);
       if (event.harvested_ns > 0) reasons_.harvested(rank.id, SteadyClock::now());
-      return news_.add_bubble(rank.id, end);
+      news_.add_bubble(rank.id, end);
+      // Of a phase that was told of, nobody shall be told that it goes on.
+      if (!end.phase.empty() && end.end_ns - end.begin_ns >= PresentPhase::kLeastNs) {
+        look_at_reasons();
+        link_->report_soon();
+      }
+      return;
     }
     case ActEvent::Kind::kIteration: {
       bus::TrainingIteration iteration = training_iteration(rank, event);
