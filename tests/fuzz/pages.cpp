@@ -7,7 +7,9 @@
 #include <algorithm>
 
 #include "acting/answers.hpp"
+#include "daemon/phase_name.hpp"
 #include "freeride/base/fd.hpp"
+#include "freeride/base/utf8.hpp"
 #include "freeride/pages/mapping.hpp"
 #include "fuzz.hpp"
 #include "tasks/task_report.hpp"
@@ -38,6 +40,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (!mapped.ok()) break;
       const auto identity = pages::check_bubble_page(**mapped);
       if (identity.ok()) fuzz::must(!identity->job.empty() && !identity->device.empty() && identity->stages > 0);
+      for (uint32_t slot = 0; slot <= FREERIDE_MAX_PHASES; ++slot) {
+        const std::string name = worker::phase_name(**mapped, FREERIDE_PHASE_WAIT(slot));
+        fuzz::must(name.size() < sizeof(freeride_phase::name) && is_utf8(name));
+      }
+      if (const auto phase = worker::present_phase(**mapped, INT64_MAX)) fuzz::must(phase->length_ns > 0);
       break;
     }
     case 1: {
