@@ -16,19 +16,67 @@ def system():
         yield running
 
 
-@pytest.fixture
-def job(system):
-    """Manager, four workers and an endless four-stage training whose bubbles are known."""
-    system.start_manager()
-    for stage in range(4):
-        system.start_worker(f"cpu-{stage}")
-    system.start_training(stages=4)
-    until(lambda: len(system.iterations()) >= 8, "training has begun")
-    return system
-
-
 def load_pagerank(system, *flags):
     return system.ctl("load", find_plugin("pagerank.so"), "--name", "pagerank", "--param", "scale=12", *flags)
+
+
+def test_losses_are_the_same_with_and_without_harvesting(system):
+    system.start_manager("--baseline-pct", "0")
+    for stage in range(4):
+        system.start_worker(f"cpu-{stage}")
+    load_pagerank(system, "--stage", 3)
+    first = system.start_training(stages=4, iterations=80, name="harvested")
+    system.wait_steps("pagerank")
+    assert first.poll() is None, "the training was over before anything was harvested"
+    assert first.wait(300) == 0
+    second = system.start_training(stages=4, iterations=80, name="alone", hook="off")
+    assert second.wait(300) == 0
+    with_freeride = [i["loss"] for i in system.iterations("harvested")]
+    without = [i["loss"] for i in system.iterations("alone")]
+    assert len(without) == 80 and with_freeride == without
+
+
+def test_everything_started_in_the_wrong_order(system):
+    system.start_training(stages=4)
+    system.wait_iterations(3)
+    system.start_worker("cpu-3")
+    assert load_pagerank(system, "--stage", 3).code == 3  # no manager
+    system.start_manager()
+    assert load_pagerank(system, "--stage", 3).code == 0
+    system.wait_steps("pagerank")
+
+
+def test_a_task_waits_for_its_stage_and_says_so(system):
+    system.start_manager()
+    system.start_worker("cpu-3")
+    until(lambda: system.ok("workers")["workers"], "the worker is known")
+    assert load_pagerank(system, "--stage", 3).code == 0
+    assert system.task("pagerank")["state"] == "SUBMITTED"
+    assert "stage 3" in system.task("pagerank")["reason"]
+
+
+@pytest.fixture(scope="module")
+def running():
+    """Manager, four workers and an endless four-stage training whose bubbles are known, for all tests from here on: those
+    that start their own come before it, and whoever ends the training is the last."""
+    with System() as system:
+        system.start_manager()
+        for stage in range(4):
+            system.start_worker(f"cpu-{stage}")
+        system.start_training(stages=4)
+        until(lambda: len(system.iterations()) >= 8, "training has begun")
+        yield system
+
+
+@pytest.fixture
+def job(running):
+    """That training, without a side task; what a test has loaded ends with it."""
+    yield running
+    for task in running.ok("tasks")["tasks"]:
+        if not task["state"]["verdict"]["kind"]:
+            running.ok("stop", task["state"]["task"])
+            running.wait_verdict(task["state"]["task"])
+    until(lambda: not running.runners(), "nothing is left behind")
 
 
 def test_a_dropped_plugin_runs_in_stage_3(job):
@@ -70,22 +118,6 @@ def test_a_dropped_plugin_runs_in_stage_3(job):
     job.end("manager")
     job.start_manager()
     assert used("task") == [mine]
-
-
-def test_losses_are_the_same_with_and_without_harvesting(system):
-    system.start_manager("--baseline-pct", "0")
-    for stage in range(4):
-        system.start_worker(f"cpu-{stage}")
-    load_pagerank(system, "--stage", 3)
-    first = system.start_training(stages=4, iterations=80, name="harvested")
-    system.wait_steps("pagerank")
-    assert first.poll() is None, "the training was over before anything was harvested"
-    assert first.wait(300) == 0
-    second = system.start_training(stages=4, iterations=80, name="alone", hook="off")
-    assert second.wait(300) == 0
-    with_freeride = [i["loss"] for i in system.iterations("harvested")]
-    without = [i["loss"] for i in system.iterations("alone")]
-    assert len(without) == 80 and with_freeride == without
 
 
 def test_kill_manager(job):
@@ -166,22 +198,3 @@ def test_kill_a_training_rank(job):
     stopped_at = job.steps("pagerank")
     job.start_training(stages=4, name="second")
     until(lambda: job.steps("pagerank") > stopped_at, "the task goes on with the new training")
-
-
-def test_everything_started_in_the_wrong_order(system):
-    system.start_training(stages=4)
-    system.wait_iterations(3)
-    system.start_worker("cpu-3")
-    assert load_pagerank(system, "--stage", 3).code == 3  # no manager
-    system.start_manager()
-    assert load_pagerank(system, "--stage", 3).code == 0
-    system.wait_steps("pagerank")
-
-
-def test_a_task_waits_for_its_stage_and_says_so(system):
-    system.start_manager()
-    system.start_worker("cpu-3")
-    until(lambda: system.ok("workers")["workers"], "the worker is known")
-    assert load_pagerank(system, "--stage", 3).code == 0
-    assert system.task("pagerank")["state"] == "SUBMITTED"
-    assert "stage 3" in system.task("pagerank")["reason"]
