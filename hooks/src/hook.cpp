@@ -432,17 +432,24 @@ uint64_t freeride_hook_idle_begin(freeride_hook* hook, const char* name, int64_t
     wish.open = (flags & FREERIDE_IDLE_OPEN) != 0;
     wish.found = (flags & FREERIDE_IDLE_FOUND) != 0;
     wish.by_gpu = hook->streams != nullptr;
+    // The iteration ends before it begins: it is of the next one.
+    if (!hook->counts_iterations.load() && hook->phases->comes_round(wish)) {
+      auto ended = freeride::Status();
+      if (hook->streams) {
+        ended = hook->streams->end_iteration(stream);
+      } else {
+        hook->page->finish_iteration(SteadyClock::now());
+      }
+      if (!ended.ok()) return switch_off(hook, true, ended.error().text().c_str());
+    }
     const auto begun = hook->phases->begin(wish, SteadyClock::now());
     if (!begun.ok()) {
       if (!hook->said_no_phase.exchange(true)) say(begun.error().text());
       return;
     }
     number = FREERIDE_PHASE_NUMBER(*begun);
-    const bool ends_iteration = hook->phases->is_first(*begun) && !hook->counts_iterations.load();
-    if (ends_iteration && !hook->streams) hook->page->finish_iteration(SteadyClock::now());
     if (!hook->streams) return;
-    auto marked = ends_iteration ? hook->streams->end_iteration(stream) : freeride::Status();
-    if (marked.ok()) marked = hook->streams->mark_phase(stream, *begun);
+    const auto marked = hook->streams->mark_phase(stream, *begun);
     if (!marked.ok()) return switch_off(hook, true, marked.error().text().c_str());
     hook->helper->look();
   });

@@ -117,6 +117,9 @@ TEST_CASE("idle phases end iterations where nobody else does, and are all that a
       CHECK(pages::load_acquire(page.hook_state) == FREERIDE_HOOK_ACTIVE);
       CHECK(FREERIDE_PHASE_NUMBER(pages::load_acquire(page.idle_begun)) > pages::load_acquire(page.idle_ended));
       CHECK(freeride_hook_idle_phase(rank.hook) == FREERIDE_PHASE_NUMBER(page.idle_begun));
+      const uint64_t iteration = page.iteration;
+      CHECK(iteration == static_cast<uint64_t>(i) + 1);
+      CHECK(FREERIDE_STATE_ITERATION(page.state_word) == iteration);  // also when the phase has just begun
     }
     const Idle other = Idle::open(rank.hook, "save");
     CHECK(page.idle_flags == FREERIDE_PHASE_OPEN);

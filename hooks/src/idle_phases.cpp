@@ -130,6 +130,12 @@ void IdlePhases::learn(uint32_t number, int64_t length_ns) {
   store_relaxed(slot.samples, known.samples);
 }
 
+bool IdlePhases::comes_round(const Wish& wish) const {
+  const std::lock_guard lock(mutex_);
+  if (wish.found || open_.load(std::memory_order_relaxed) != 0) return false;
+  return !first_ || page_.page().phases[*first_].name == wish.name;
+}
+
 std::string IdlePhases::name() const {
   const std::lock_guard lock(mutex_);
   const uint64_t word = open_.load(std::memory_order_relaxed);

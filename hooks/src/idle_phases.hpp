@@ -39,8 +39,8 @@ class IdlePhases {
   uint64_t under_way() const { return FREERIDE_PHASE_NUMBER(open_.load(std::memory_order_acquire)); }
   /// Its name; "" where there is none.
   std::string name() const;
-  /// Whether this phase has the name that training asked for first. The thread that has begun it.
-  bool is_first(uint64_t word) const { return first_ == FREERIDE_PHASE_NAME(word); }
+  /// Whether none is under way, and training asks for the name that it asked for first, or for its first one.
+  bool comes_round(const Wish& wish) const;
 
   /// Whether a phase waits for the GPU to come to it: somebody is to call observe() soon.
   bool awaits_gpu() const { return awaits_gpu_.load(std::memory_order_acquire); }
