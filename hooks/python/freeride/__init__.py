@@ -8,8 +8,8 @@ or, without a change to the source, `python -m freeride.run train.py …`. And f
     with freeride.idle("rollout"):
         ...
 
-Nothing here raises into the training, and an error of ours turns the
-hook off; see hooks/README.md. `FREERIDE_HOOK=0` in the environment makes all of this do nothing.
+Nothing here raises into the training, and an error of ours turns the hook off; see hooks/README.md. `FREERIDE_HOOK=0` in the environment
+makes all of this do nothing.
 """
 
 import os
@@ -92,13 +92,9 @@ def idle(name, seconds=None, open=False):
     by an exception, which goes on. A phase inside of another one is part of that. Never raises by itself, and never waits for the device.
     """
     hook = _hook_for_phases()
-    if hook is None:
-        from ._idle import NoPhase
+    from ._idle import NoPhase, Phase  # only now, as above
 
-        return NoPhase()
-    from ._idle import Phase
-
-    return Phase(hook.phases, name, seconds, open)
+    return NoPhase() if hook is None else Phase(hook.phases, name, seconds, open)
 
 
 def idle_begin(name, seconds=None, open=False):
@@ -116,11 +112,10 @@ def idle_end():
 
 
 def _hook_for_phases():
-    """None with FREERIDE_HOOK=0, or where not even an error of ours can be said."""
-    from ._hook import hook, off
-
-    if off():
+    """None with FREERIDE_HOOK=0."""
+    if os.environ.get("FREERIDE_HOOK") == "0":
         return None
+    hook = _hook_of_this_process()
     if hook.at_iteration_end is None and os.environ.get(
         "FREERIDE_OBSERVE"
     ):  # of a training that has imported no torch so far

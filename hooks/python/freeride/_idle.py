@@ -40,29 +40,32 @@ class Phases:
         """Returns what end() takes. `found`: training has not asked for it, so that nothing is said where it cannot be."""
         one = _Begun(name if isinstance(name, str) else str(name), pair)
         try:
-            hook = self._hook
-            if pair and not self._may_begin(one):
-                return one
-            handle = hook.handle_for_phases(one.name, quiet=found)
-            if handle is None or (found and hook.library.idle_phase(handle)):
-                return one
-            if not self._exits:
-                self._exits = True
-                atexit.register(self._at_exit)
-            text, ns = one.name.encode(errors="replace"), self._nanoseconds(seconds)
-            with hook.on_gpu_of_phases() as stream:
-                flags = (_OPEN if open else 0) | (_FOUND if found else 0)
-                one.number = hook.library.idle_begin(handle, text, ns, flags, stream)
-            one.handle = handle
-            self.used = True
-            self.asked = self.asked or not found
+            if not pair or self._may_begin(one):
+                self._begin(one, seconds, open, found)
         except Exception as error:
             self._hook.fail(error)
-        finally:
-            if pair or one.number:
-                self._begun.append(one)
-                del self._begun[:-_MOST_OPEN]
+        except BaseException:  # an interruption of training's, behind which no block ends this
+            self._end(one)
+            raise
+        if pair or one.number:
+            self._begun.append(one)
+            del self._begun[:-_MOST_OPEN]
         return one
+
+    def _begin(self, one, seconds, open, found):
+        hook = self._hook
+        one.handle = handle = hook.handle_for_phases(one.name, quiet=found)
+        if handle is None or (found and hook.library.idle_phase(handle)):
+            return
+        if not self._exits:
+            self._exits = True
+            atexit.register(self._at_exit)
+        text, ns = one.name.encode(errors="replace"), self._nanoseconds(seconds)
+        flags = (_OPEN if open else 0) | (_FOUND if found else 0)
+        with hook.on_gpu_of_phases() as stream:
+            one.number = hook.library.idle_begin(handle, text, ns, flags, stream)
+        self.used = True
+        self.asked = self.asked or not found
 
     def end(self, one):
         try:
@@ -165,7 +168,8 @@ class Phase:
         return self
 
     def __exit__(self, *_):
-        self._phases.end(self._begun.pop())
+        if self._begun:
+            self._phases.end(self._begun.pop())
 
     def __call__(self, function):
         phases, what = self._phases, self._what
