@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -619,6 +620,23 @@ def test_on_a_cpu_nothing_is_found_that_was_not_asked_for(tmp_path, env):
     assert said == [None] and lines == []
 
 
+def test_an_error_while_looking_at_a_save_does_not_reach_it(tmp_path):
+    said, lines = good(
+        tmp_path,
+        SAVES
+        + """
+from freeride import _found
+def broken(*_):
+    raise OSError("ours")
+_found._Saving.before_record = broken
+assert saved(torch.save) == saved(original)
+print(json.dumps(freeride.state()))
+""",
+        FREERIDE_IDLE="save",
+    )
+    assert said == ["disabled"] and len(lines) == 1 and "OSError: ours" in lines[0]
+
+
 def test_a_save_in_a_phase_of_the_trainings_is_part_of_it(tmp_path):
     said, lines = good(
         tmp_path, SAVES + 'with freeride.idle("mine"): saved(torch.save)\ntold()\n', FREERIDE_IDLE="save"
@@ -640,19 +658,21 @@ def test_while_a_tensor_is_copied_from_the_gpu_there_is_no_phase():
         def end(self, _):
             self.calls.append("end")
 
+    here, gpu = [types.SimpleNamespace(device=types.SimpleNamespace(type=kind)) for kind in ("cpu", "cuda")]
     saving = _Saving(Phases())
     begin = ("begin", "save", True)
     saving.before_record(100)  # the pickle
-    saving.before_copy()
+    saving.before_copy(here, gpu)
     saving.before_record(_LARGE - 1)
-    saving.before_copy()
+    saving.before_copy(here, gpu)
     assert Phases.calls == []
     saving.before_record(_LARGE)
     assert Phases.calls == [begin]
-    saving.before_copy()
+    saving.before_copy(here, gpu)
     assert Phases.calls == [begin, "end"]
     saving.before_record(1)
     saving.before_record(1)  # of tensors that are in host memory already
+    saving.before_copy(here, here)
     saving.end()
     assert Phases.calls == [begin, "end", begin, "end"]
 

@@ -47,10 +47,11 @@ class _Saving:
             self._phase = self._phases.begin(SAVE, found=True)
         self._copied = False
 
-    def before_copy(self):
-        """A tensor is about to be copied from the GPU."""
-        self._copied = True
-        self.end()
+    def before_copy(self, *storages):
+        """One is about to be copied: to or from the GPU, if any of them is there."""
+        if any(_elsewhere(storage) for storage in storages):
+            self._copied = True
+            self.end()
 
     def end(self):
         phase, self._phase = self._phase, None
@@ -122,19 +123,19 @@ class Found:
         return save
 
     def _writing(self, original):
-        def write_record(writer, *args):
+        def write_record(writer, *args, **kwargs):
             saving = getattr(self._here, "saving", None)
             if saving is not None:
                 self._try(saving.before_record, args[2] if len(args) > 2 else 0)
-            return original(writer, *args)
+            return original(writer, *args, **kwargs)
 
-        return write_record
+        return functools.update_wrapper(write_record, original)
 
     def _copying(self, original):
         def copying(storage, *args, **kwargs):
             saving = getattr(self._here, "saving", None)
-            if saving is not None and any(_elsewhere(one) for one in (storage, *args)):
-                saving.before_copy()
+            if saving is not None:
+                self._try(saving.before_copy, storage, *args)
             return original(storage, *args, **kwargs)
 
         return functools.update_wrapper(copying, original)
