@@ -324,6 +324,9 @@ def test_where_a_job_without_a_pipeline_idles():
     found = [observe.measure(rank) for rank in ranks]
     page = bubble_page(ranks, found, 2.0, (), observe.kinds_of_idle(ranks, found))
     assert "Idle phases of gpt" in page and "25.6 %" in page and "12.3 h" in page and "another schedule" not in page
+    assert "FREERIDE_IDLE=all python3 -m freeride.run" in page
+    on_gpu = [dict(rank, device="GPU-0") for rank in ranks]
+    assert "FREERIDE_IDLE" not in bubble_page(on_gpu, found, 2.0, (), observe.kinds_of_idle(on_gpu, found))
     assert "12.3 of 48 device hours a day" in observe.table(ranks)[-1]
 
 

@@ -12,6 +12,7 @@ WIDTH = 1000  # of the lanes, in the picture's own units
 LANE, GAP = 24, 10
 MOST_LANES = 64
 NARROWEST = 0.3  # units: what is narrower would not be seen, and there may be a great many
+FOUND = ("save", "loader")  # phases that the hook may have found by itself
 KINDS = {"A": "at the start and end", "B": "before the first backward", "C": "short, between", "": "not learned yet"}
 
 STYLE = """
@@ -291,6 +292,10 @@ def commands(ranks, found):
     devices = sorted({rank["device"] for rank in ranks})
     units = " \\\n    ".join(f"freeride-worker@{device}" for device in devices[:8])
     started, training = training_command(ranks[0])
+    if any(
+        name in FOUND and not rank["device"].startswith("GPU-") for rank in ranks for name, *_ in rank.get("phases", ())
+    ):
+        training = f"FREERIDE_IDLE=all {training}"  # on a CPU device nothing is found that was not asked for
     words = [
         "# on the hosts of the devices, once (packages: freeride)",
         f"sudo systemctl enable --now freeride-manager \\\n    {units}",
