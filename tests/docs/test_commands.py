@@ -31,6 +31,7 @@ PAGES = [
     "docs/tasks/shipped.md",
     "docs/trainers/index.md",
     "docs/trainers/observe.md",
+    "docs/trainers/idle.md",
     "docs/monitoring.md",
     "docs/recording.md",
     "docs/several-hosts.md",
