@@ -164,29 +164,38 @@ bool too_early(const LeaseSnapshot& s, const TaskView& task) {
   return task.wants == LeaseKind::kProfile && !beside_training(s) && s.now_ns < s.settled_ns;
 }
 
-// A start (kInit, kProfile) costs training least in an idle phase. Until when it waits for one; 0: it may begin.
-int64_t waits_for_phase_until(const LeaseSnapshot& s) {
-  int64_t until_ns = 0;
-  for (const RankView& rank : s.ranks) {
-    if (rank.phase) {
-      const int64_t left_ns = end_of(rank.begin_ns, rank.low_ns) - s.now_ns;
-      const bool early = left_ns >= std::min(s.limits.start_ns, rank.low_ns / 2);
-      if (rank.low_ns > 0 && !early) until_ns = std::max(until_ns, end_of(rank.begin_ns, rank.high_ns));
-    } else if (rank.phases_apart_ns > 0) {
-      const int64_t next_ns = std::min(2 * rank.phases_apart_ns, s.limits.patience_ns);
-      until_ns = std::max(until_ns, end_of(rank.phase_ended_ns, next_ns));
-    }
+// Until when this rank lets a start wait for one of its phases; 0 or past: it does not.
+int64_t start_waits_for(const RankView& rank, const LeaseLimits& limits, int64_t now_ns) {
+  const bool short_one = rank.low_ns > 0 && rank.low_ns < kStartableNs && rank.phases_apart_ns > 0;
+  if (rank.phase && !short_one) {
+    const int64_t left_ns = end_of(rank.begin_ns, rank.low_ns) - now_ns;
+    const bool early = left_ns >= std::min(limits.start_ns, rank.low_ns / 2);
+    return rank.low_ns == 0 || early ? 0 : end_of(rank.begin_ns, rank.high_ns);
   }
+  if (rank.phases_apart_ns == 0) return 0;
+  return end_of(rank.phase_ended_ns, std::min(2 * rank.phases_apart_ns, limits.patience_ns));
+}
+
+// A start (kInit, kProfile) costs training least in an idle phase. Until when this task's waits for one; 0: what it
+// wants may begin.
+int64_t waits_for_phase_until(const LeaseSnapshot& s, const TaskView& task) {
+  if (task.wants == LeaseKind::kSave) return 0;
+  int64_t until_ns = 0;
+  for (const RankView& rank : s.ranks) until_ns = std::max(until_ns, start_waits_for(rank, s.limits, s.now_ns));
+  // Ranks whose phases never meet, or that lie, would hold it up for ever.
+  until_ns = std::min(until_ns, end_of(task.wants_since_ns, s.limits.patience_ns));
   return until_ns > s.now_ns ? until_ns : 0;
+}
+
+// A lease of its own that could begin, but for others' leases.
+bool own_may_begin(const LeaseSnapshot& s, const TaskView& task) {
+  return wants_own(task) && ordered(task, s.now_ns) && !too_early(s, task) && waits_for_phase_until(s, task) == 0;
 }
 
 // A lease for a transition is due, and leases for steps that would follow each other without end make room for it.
 bool own_is_due(const LeaseSnapshot& s) {
   if (std::any_of(s.tasks.begin(), s.tasks.end(), holds_own)) return false;
-  return std::any_of(s.tasks.begin(), s.tasks.end(), [&](const TaskView& task) {
-    if (!wants_own(task) || !ordered(task, s.now_ns) || too_early(s, task)) return false;
-    return task.wants == LeaseKind::kSave || waits_for_phase_until(s) == 0;
-  });
+  return std::any_of(s.tasks.begin(), s.tasks.end(), [&](const TaskView& task) { return own_may_begin(s, task); });
 }
 
 LeaseAction decide_idle(const LeaseSnapshot& s) {
@@ -262,17 +271,13 @@ LeaseAction decide_own(const LeaseSnapshot& s, bool busy) {
     if (task.holds == LeaseKind::kProfile && task.init_done && beside_training(s)) return close_own(s, i, true, false);
     action.look_again_ns = earlier(action.look_again_ns, earlier(task.holds_until_ns, task.orders_until_ns));
   }
-  const auto next = std::find_if(s.tasks.begin(), s.tasks.end(), [&](const TaskView& task) {
-    return wants_own(task) && ordered(task, s.now_ns) && !too_early(s, task);
-  });
-  if (std::any_of(s.tasks.begin(), s.tasks.end(), [&](const TaskView& task) { return too_early(s, task); }))
-    action.look_again_ns = earlier(action.look_again_ns, s.settled_ns);
-  if (busy || next == s.tasks.end() || (s.only_probes && !s.ranks.empty())) return action;
-  const int64_t wait_ns = next->wants == LeaseKind::kSave ? 0 : waits_for_phase_until(s);
-  if (wait_ns != 0) {
-    action.look_again_ns = earlier(action.look_again_ns, wait_ns);
-    return action;
+  for (const TaskView& task : s.tasks) {
+    if (too_early(s, task)) action.look_again_ns = earlier(action.look_again_ns, s.settled_ns);
+    if (wants_own(task)) action.look_again_ns = earlier(action.look_again_ns, waits_for_phase_until(s, task));
   }
+  const auto next =
+      std::find_if(s.tasks.begin(), s.tasks.end(), [&](const auto& task) { return own_may_begin(s, task); });
+  if (busy || next == s.tasks.end() || (s.only_probes && !s.ranks.empty())) return action;
   // Beside a training a profile is initialised like any task, and makes its steps in bubbles.
   const LeaseKind kind = next->wants == LeaseKind::kProfile && beside_training(s) ? LeaseKind::kInit : next->wants;
   const int64_t length_ns = kind == LeaseKind::kProfile ? s.limits.profile_ns : s.limits.init_ns;

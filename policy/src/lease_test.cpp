@@ -674,6 +674,25 @@ TEST_CASE("a start waits for a phase that is long enough, and not for ever", "[l
     d.tasks[t].wants = LeaseKind::kSave;
     CHECK(d.step().kind == LeaseKind::kSave);
   }
+  SECTION("a save behind it does not wait, either, and steps go on after it") {
+    const size_t saving = d.wants(LeaseKind::kSave);
+    d.task(kNsPerMs);
+    d.bubble(0, 4 * kNsPerSec, 4 * kNsPerSec, 4 * kNsPerSec);
+    rank.phase = true;
+    d.clock.tick(7 * kNsPerSec / 2);  // too late for a start
+    const auto action = d.step();
+    CHECK(action.kind == LeaseKind::kSave);
+    CHECK(action.task == saving);
+    CHECK(d.step().kind == LeaseKind::kBubble);
+  }
+  SECTION("nor in a phase that is short, where longer ones are expected") {
+    d.bubble(0, 50 * kNsPerMs, 50 * kNsPerMs, 50 * kNsPerMs);
+    rank.phase = true;
+    CHECK(d.step().kind != LeaseKind::kInit);
+    rank.phases_apart_ns = 0;  // none are
+    d.clock.tick(kNsPerMs);
+    CHECK(d.step().kind == LeaseKind::kInit);
+  }
   SECTION("steps of others make room for it, and go on beside it") {
     d.task(kNsPerMs);
     d.bubble(0, 4 * kNsPerSec, 4 * kNsPerSec, 4 * kNsPerSec);
@@ -687,4 +706,39 @@ TEST_CASE("a start waits for a phase that is long enough, and not for ever", "[l
     CHECK(d.step().kind == LeaseKind::kInit);
     CHECK(d.step().kind == LeaseKind::kBubble);
   }
+}
+
+TEST_CASE("a start begins at last beside ranks whose phases never meet", "[lease]") {
+  Device d;
+  d.ranks.resize(2);
+  d.tasks[d.wants(LeaseKind::kInit)].wants_since_ns = d.clock.now_ns();
+  const int64_t wanted_ns = d.clock.now_ns();
+  bool begun = false;
+  for (int i = 0; i < 2000 && !begun; ++i) {
+    for (size_t r = 0; r < 2; ++r) d.ranks[r].active = true, d.ranks[r].phases_apart_ns = 10 * kNsPerSec;
+    RankView& leaver = d.ranks[i % 2];
+    leaver.phase = false, leaver.wait = 0, leaver.phase_ended_ns = d.clock.now_ns();
+    d.bubble((i + 1) % 2, kNsPerSec, kNsPerSec, kNsPerSec);
+    d.ranks[(i + 1) % 2].phase = true;
+    begun = d.step().kind == LeaseKind::kInit;
+    d.clock.tick(kNsPerSec);
+  }
+  REQUIRE(begun);
+  CHECK(d.clock.now_ns() - wanted_ns > d.limits.patience_ns / 2);
+}
+
+TEST_CASE("a page that says that its phase lasts a day holds no start up for longer than is waited for one",
+          "[lease]") {
+  Device d;
+  d.tasks[d.wants(LeaseKind::kInit)].wants_since_ns = d.clock.now_ns();
+  d.bubble(0, 1, 1, 24 * 3600 * kNsPerSec);
+  d.ranks[0].phase = true;
+  d.clock.tick(kNsPerMs);
+  d.ranks[0].phases_apart_ns = kNsPerSec, d.ranks[0].phase_ended_ns = 1;
+  d.ranks[0].low_ns = 300 * kNsPerMs;
+  d.clock.tick(200 * kNsPerMs);
+  CHECK(d.step().kind != LeaseKind::kInit);
+  d.clock.tick(d.limits.patience_ns);
+  LeaseAction action = d.step();
+  CHECK(action.kind == LeaseKind::kInit);
 }

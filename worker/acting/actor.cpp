@@ -146,7 +146,11 @@ policy::LeaseSnapshot Actor::snapshot(int64_t now_ns) {
   task_views_.clear();
   bool same_bubbles = true;
   for (auto& slot : ranks_) same_bubbles = same_bubbles && !slot->left;
-  for (auto& slot : tasks_) task_views_.push_back(slot->view);
+  for (auto& slot : tasks_) {
+    int64_t& since_ns = slot->view.wants_since_ns;
+    since_ns = slot->view.wants == policy::LeaseKind::kNone ? 0 : since_ns == 0 ? now_ns : since_ns;
+    task_views_.push_back(slot->view);
+  }
 
   policy::LeaseSnapshot snapshot;
   snapshot.now_ns = now_ns;

@@ -1754,3 +1754,55 @@ TEST_CASE("a start waits for the next phase of a training that has long ones", "
   rig.step();
   CHECK(task.lease().kind == FREERIDE_LEASE_INIT);
 }
+
+TEST_CASE("short phases do not put off a start that waits for a long one", "[actor]") {
+  Rig rig;
+  auto& page = rig.rank.page();
+  page.phases[0].learned.low_ns = 5 * kNsPerSec;
+  page.phases[0].apart_ns = 8 * kNsPerSec;
+  page.phases[1].learned.low_ns = 5 * kMs;
+  rig.rank.begin_phase(rig.now(), 0);
+  rig.step();
+  rig.clock.tick(5 * kNsPerSec);
+  rig.rank.end_phase(rig.now());
+  rig.step();
+  FakeTask& task = rig.add(false);
+  task.created();
+  // The long one does not come any more.
+  for (int i = 0; i < 17; ++i) {
+    CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+    rig.rank.begin_phase(rig.now(), 1);
+    rig.step();
+    rig.clock.tick(5 * kMs);
+    rig.rank.end_phase(rig.now());
+    rig.step();
+    rig.clock.tick(kNsPerSec);
+  }
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_INIT);
+}
+
+TEST_CASE("after a phase, too, a GPU's mark counts from when the hook has seen it", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.learn(1, 10 * kMs, 10 * kMs, 10 * kMs);
+  rig.rank.learn(2, 10 * kNsPerSec, 10 * kNsPerSec, 10 * kNsPerSec);
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  rig.rank.begin_phase(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  rig.rank.end_phase(rig.now());
+  rig.step();
+  auto& page = rig.rank.page();
+  page.state_word = FREERIDE_STATE(0, 2);  // the GPU's; when it began is not on the page so far
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(kMs);
+  page.begin_ns = static_cast<uint64_t>(rig.now());
+  rig.step();
+  CHECK(task.lease().deadline_ns == page.begin_ns + 10 * kNsPerSec);
+}

@@ -12,7 +12,6 @@ namespace {
 using pages::load_acquire;
 using pages::load_relaxed;
 
-constexpr int64_t kStartableNs = 200 * kNsPerMs;       // a phase as long is waited for by a start
 constexpr int64_t kFutureNs = kNsPerMs;                // clocks are one; more than this ahead is a lie
 constexpr int64_t kLongestNs = 24 * 3600 * kNsPerSec;  // a longer bubble or iteration is one too
 
@@ -117,10 +116,12 @@ void RankSlot::read_phase(uint64_t iteration) {
 
 // How far phases are apart that are long enough for a task's start.
 void RankSlot::note_phase_left(int64_t now_ns) {
-  view.phase_ended_ns = now_ns;
+  const uint32_t left_wait = FREERIDE_STATE_WAIT(current_.state_word);
   view.phases_apart_ns = 0;
-  for (const freeride_phase& phase : source_->page->phases) {
-    if (sane_length(load_relaxed(phase.learned.low_ns)) < kStartableNs) continue;
+  for (uint32_t name = 0; name < FREERIDE_MAX_PHASES; ++name) {
+    const freeride_phase& phase = source_->page->phases[name];
+    if (sane_length(load_relaxed(phase.learned.low_ns)) < policy::kStartableNs) continue;
+    if (left_wait == FREERIDE_PHASE_WAIT(name)) view.phase_ended_ns = now_ns;
     view.phases_apart_ns = std::max(view.phases_apart_ns, sane_length(load_relaxed(phase.apart_ns)));
   }
 }
@@ -158,8 +159,10 @@ void RankSlot::turn(int64_t now_ns, EventRing& events) {
   current_.serial = ++serial_;
   current_.state_word = state_word;
   current_.begin_ns = view.begin_ns;
-  entered_word_ = state_word;
-  entered_begin_ns_ = view.begin_ns;
+  if (!view.phase) {  // a phase has a begin of its own
+    entered_word_ = state_word;
+    entered_begin_ns_ = view.begin_ns;
+  }
   current_.learned_ns = view.low_ns;
   current_.holdout = held_out(view.iteration);
   if (view.wait <= FREERIDE_MAX_WAITS) current_.type = load_relaxed(source_->page->learned[view.wait - 1].type);

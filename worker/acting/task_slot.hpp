@@ -30,7 +30,7 @@ struct TaskSlot {
   KillWatch kills;
   HarvestMeter harvest;
   WhyNote why{*source, answers};
-  policy::TaskView view;  ///< for decide_lease(); last_served and declined_ns are kept here between calls
+  policy::TaskView view;  ///< for decide_lease(); what only the actor knows is kept here between calls
 
   bool suspect = false;  ///< it has had a lease: what a probe finds may be its work
 

@@ -27,6 +27,9 @@ constexpr bool is_own(LeaseKind kind) {
   return kind == LeaseKind::kInit || kind == LeaseKind::kProfile || kind == LeaseKind::kSave;
 }
 
+/// A start of a task waits for a phase that is known to last so long.
+constexpr int64_t kStartableNs = 200'000'000;
+
 /// One training rank of the device, as its bubble page shows it just now. Nothing here is trusted.
 struct RankView {
   bool active = false;     ///< the hook vouches for its marks
@@ -38,8 +41,8 @@ struct RankView {
   int64_t high_ns = 0;
   const HoldoutPlan* plan = nullptr;  ///< the plan that holds for `iteration`; null: nothing is held out
   bool phase = false;  ///< it is in an idle phase, which training ends by a word: leases may follow it past its lengths
-  // Of phases that are long enough for a task's start: when the last one ended, and how far apart they are at most; 0:
-  // none is expected.
+  // Of phases that are long enough for a task's start (kStartableNs): when the last one ended, and how far apart they
+  // are at most; 0: none is expected.
   int64_t phase_ended_ns = 0, phases_apart_ns = 0;
 };
 
@@ -55,6 +58,7 @@ struct TaskView {
   int64_t orders_until_ns = 0;  ///< the manager's orders for it have expired then (OrderLimits); 0: they never do
   // A lease of its own: kInit, kProfile or kSave.
   LeaseKind wants = LeaseKind::kNone;  ///< kProfile: kInit where there is a training
+  int64_t wants_since_ns = 0;          ///< since when it wants one
   LeaseKind holds = LeaseKind::kNone;
   int64_t holds_until_ns = 0;  ///< its deadline
   bool init_done = false;      ///< InitSideTask is over
@@ -81,7 +85,7 @@ struct LeaseLimits {
   int64_t most_slice_ns = 1'000'000'000;
   double slice_share = 0.05;              ///< of that time
   int64_t start_ns = 1'000'000'000;       ///< a start is begun in a phase that is expected to last so much longer
-  int64_t patience_ns = 600'000'000'000;  ///< that a start waits for a phase, at most
+  int64_t patience_ns = 600'000'000'000;  ///< that a start waits for a phase, at most, whatever the pages say
 };
 
 constexpr size_t kNoTask = SIZE_MAX;
