@@ -324,6 +324,7 @@ void freeride_hook_mark_begin(freeride_hook* hook) {
 
 void freeride_hook_mark_end(freeride_hook* hook) {
   guarded(hook, [hook] {
+    end_phase(hook, "the end of a wait of the pipeline's");
     if (!hook->external_marks) hook->page->end(SteadyClock::now());
   });
 }
@@ -432,13 +433,20 @@ uint64_t freeride_hook_idle_begin(freeride_hook* hook, const char* name, int64_t
     wish.open = (flags & FREERIDE_IDLE_OPEN) != 0;
     wish.found = (flags & FREERIDE_IDLE_FOUND) != 0;
     wish.by_gpu = hook->streams != nullptr;
+    // Captured, its mark would be made whenever the graph is run.
+    if (hook->streams && hook->streams->is_capturing(stream)) {
+      if (!hook->said_no_phase.exchange(true))
+        say("the idle phase \"" + std::string(wish.name) +
+            "\" begins within the capture of a CUDA graph, and is left out");
+      return;
+    }
     // The iteration ends before it begins: it is of the next one.
     if (!hook->counts_iterations.load() && hook->phases->comes_round(wish)) {
       auto ended = freeride::Status();
       if (hook->streams) {
-        ended = hook->streams->end_iteration(stream);
+        ended = hook->streams->end_iteration_by_phase(stream);
       } else {
-        hook->page->finish_iteration(SteadyClock::now());
+        hook->page->finish_iteration_by_phase(SteadyClock::now());
       }
       if (!ended.ok()) return switch_off(hook, true, ended.error().text().c_str());
     }

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "fake_worker_test_support.hpp"
 #include "freeride/idle.hpp"
@@ -175,6 +176,47 @@ TEST_CASE("idle phases used wrongly are one line each, and no phase outlives wha
         "freeride: an idle phase begins within \"rollout\", and is taken for part of it\n"
         "freeride: the idle phase \"rollout\" was still under way at an iteration's end, which ends it: end it before\n"
         "freeride: the hook is switched off; training goes on without\n");
+}
+
+TEST_CASE("a phase that began within a wait ends with that wait at the latest: training continues") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  const auto& page = *freeride_hook_page(rank.hook);
+  rank.iterate(1);
+  freeride_hook_mark_begin(rank.hook);
+  // Such as of a checkpoint that another thread writes.
+  std::thread([&] { freeride_hook_idle_begin(rank.hook, "save", 0, 0, nullptr); }).join();
+  REQUIRE(FREERIDE_PHASE_NUMBER(page.idle_begun) > page.idle_ended);
+  freeride_hook_mark_end(rank.hook);
+  CHECK(FREERIDE_PHASE_NUMBER(page.idle_begun) <= page.idle_ended);
+  CHECK(freeride_hook_idle_phase(rank.hook) == 0);
+}
+
+TEST_CASE("a phase of another thread than the one that marks waits ends no iteration") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  const auto& page = *freeride_hook_page(rank.hook);
+  freeride_hook_mark_begin(rank.hook);
+  freeride_hook_mark_end(rank.hook);
+  for (int i = 0; i < 3; ++i) std::thread([&] { const Idle idle(rank.hook, "save"); }).join();
+  CHECK(page.iteration == 0);
+  freeride_hook_mark_begin(rank.hook);
+  CHECK(page.state_word == FREERIDE_STATE(0, 2));  // its waits still count
+  freeride_hook_mark_end(rank.hook);
+  freeride_hook_iteration_end(rank.hook);
+  CHECK(page.iteration == 1);
+  CHECK(page.waits == 2);
+}
+
+TEST_CASE("where no waits are marked, phases of any thread end iterations") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  const auto& page = *freeride_hook_page(rank.hook);
+  for (int i = 0; i < 3; ++i) std::thread([&] { const Idle idle(rank.hook, "rollout"); }).join();
+  CHECK(page.iteration == 3);
+  freeride_hook_mark_begin(rank.hook);  // of a thread that has begun no phase
+  CHECK(FREERIDE_STATE_WAIT(page.state_word) == 1);
+  freeride_hook_mark_end(rank.hook);
 }
 
 TEST_CASE("a worker that is there first gets the page, and sees the marks") {

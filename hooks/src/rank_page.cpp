@@ -103,7 +103,7 @@ void RankPage::changed() {
 bool RankPage::mine() {
   const pthread_t self = pthread_self();
   pthread_t owner = owner_.load(std::memory_order_relaxed);
-  return owner == self || (owner == 0 && owner_.compare_exchange_strong(owner, self, std::memory_order_relaxed));
+  return owner == self || (owner == 0 && owner_.compare_exchange_strong(owner, self, std::memory_order_acquire));
 }
 
 void RankPage::begin(int64_t now_ns) {
@@ -226,6 +226,17 @@ uint64_t RankPage::finish_iteration(int64_t now_ns, uint64_t count) {
   count_iteration(now_ns, true, count);
   changed();
   return iteration_;
+}
+
+void RankPage::finish_iteration_by_phase(int64_t now_ns) {
+  const pthread_t self = pthread_self();
+  pthread_t owner = 0;
+  const bool taken = owner_.compare_exchange_strong(owner, self, std::memory_order_acquire);
+  if (!taken && owner != self) return;
+  if (open_) end(now_ns);
+  count_iteration(now_ns, true);
+  changed();
+  if (taken) owner_.store(0, std::memory_order_release);  // no wait was marked so far: whoever marks one may
 }
 
 void RankPage::count_iteration(int64_t now_ns, bool write_state, uint64_t count) {

@@ -47,6 +47,8 @@ class RankPage {
   /// At least `count` iterations have ended then: where that leaves numbers out, those are of no iteration. Returns how
   /// many have.
   uint64_t finish_iteration(int64_t now_ns, uint64_t count = 0);
+  /// An idle phase says that an iteration has ended. Any thread: in another one than marks the waits nothing happens.
+  void finish_iteration_by_phase(int64_t now_ns);
 
   /// External marks: takes notice of what somebody else wrote into the state word. True when it had changed. One
   /// thread, as of the next two.

@@ -441,6 +441,16 @@ Status StreamMarks::end_iteration(CudaStream stream, uint64_t count) {
   return cuda_.write_64(stream, state_word_, FREERIDE_STATE(iteration_, 0));
 }
 
+Status StreamMarks::end_iteration_by_phase(CudaStream stream) {
+  const pthread_t self = pthread_self();
+  pthread_t owner = 0;
+  const bool taken = owner_.compare_exchange_strong(owner, self);
+  if (!taken && owner != self) return {};
+  auto done = end_iteration(stream);
+  if (taken) owner_.store(0);
+  return done;
+}
+
 // Under counting_. Why nothing was marked so far, if nothing was.
 void StreamMarks::note_sources() {
   if (pages::load_relaxed(page_.page().bubbles) > 0) return;

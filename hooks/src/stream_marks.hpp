@@ -112,6 +112,9 @@ class StreamMarks {
                     bool needed_at_once);
   /// The iteration's number follows what other ranks have ended, if they are ahead.
   Status end_iteration(CudaStream stream, uint64_t count = 0);
+  /// An idle phase says that an iteration has ended. Any thread: in another one than batch()'s nothing happens.
+  Status end_iteration_by_phase(CudaStream stream);
+  bool is_capturing(CudaStream stream) const { return cuda_.is_capturing(stream); }
   /// Once `stream` comes to this place, an idle phase has begun: `word` is IdlePhases::begin()'s. Any thread.
   Status mark_phase(CudaStream stream, uint64_t word);
   /// Of the CUDA runtime's events. Any thread.

@@ -1046,4 +1046,18 @@ TEST_CASE("after an error of CUDA's the hook is off, and its row is released") {
   freeride_hook_detach(hook);
 }
 
+TEST_CASE("a phase of another thread than the one that posts messages ends no iteration") {
+  const TempDir dir;
+  Rank rank(dir.path(), 0);
+  const auto by_phase = [&] { REQUIRE(rank.marks->end_iteration_by_phase(rank.stream).ok()); };
+  std::thread(by_phase).join();  // no message so far
+  rank.batch({}, {1});
+  std::thread(by_phase).join();
+  fake_cuda_synchronize(rank.stream);
+  CHECK(FREERIDE_STATE_ITERATION(pages::load_acquire(rank.page->page().state_word)) == 1);
+  by_phase();
+  fake_cuda_synchronize(rank.stream);
+  CHECK(FREERIDE_STATE_ITERATION(pages::load_acquire(rank.page->page().state_word)) == 2);
+}
+
 }  // namespace freeride::hooks

@@ -538,6 +538,26 @@ told()
     assert len(lines) == 1 and "idle_end() in another thread" in lines[0]
 
 
+def test_a_phase_in_the_capture_of_a_graph_is_left_out(tmp_path):
+    said, lines = good(
+        tmp_path,
+        FAKE
+        + """
+FakeGpu.used = True
+fake.fake_cuda_capture.argtypes = [ctypes.c_void_p, ctypes.c_int]
+with freeride.idle("rollout"):
+    until(begun)
+fake.fake_cuda_capture(FakeGpu.of_torch, 1)
+with freeride.idle("rollout"): pass
+fake.fake_cuda_capture(FakeGpu.of_torch, 0)
+with freeride.idle("rollout"):
+    until(lambda: begun() == 2)
+told()
+""",
+    )
+    assert said[0]["ended"] == ["rollout"] * 2 and len(lines) == 1 and "capture of a CUDA graph" in lines[0]
+
+
 def test_before_training_uses_its_gpu_a_phase_is_not_marked_and_said_so_once(tmp_path):
     said, lines = good(
         tmp_path,

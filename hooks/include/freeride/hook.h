@@ -119,20 +119,21 @@ FREERIDE_HOOK_API int freeride_hook_want_memory(freeride_hook* hook, uint64_t by
  * FREERIDE_STATE(iteration, 0) at an end, with iterations from 0. The helper thread looks at it and does the rest. */
 FREERIDE_HOOK_API freeride_bubble_page* freeride_hook_page(freeride_hook* hook);
 
-/* ---- idle phases: rollouts, checkpoints, evaluations, loaders that stall; any program, with a pipeline or without ---- */
+/* ---- idle phases: rollouts, checkpoints, evaluations, loaders that stall; with a pipeline or without ---- */
 
 enum {
   FREERIDE_IDLE_OPEN = 1, /* nobody knows how long it lasts: nothing is learned of its length */
   FREERIDE_IDLE_FOUND = 2 /* training has not asked for it, say a part of a checkpoint: it ends no iteration */
 };
 
-/* [any] From here on, or once `stream` has come to this place, training leaves its device alone until idle_end(). `name`
- * says why, such as "rollout", "save": at most 31 bytes of UTF-8, and 16 names in a process. `expected_ns`: how long it
- * lasts, where that is known; 0: it is learned, by name. `flags`: FREERIDE_IDLE_*. `stream`: of a CUstream or
+/* [any] From here on, or once `stream` has come to this place, training leaves its device alone until idle_end().
+ * `name` says why, such as "rollout", "save": at most 31 bytes of UTF-8, and 16 names in a process. `expected_ns`: how
+ * long it lasts, where that is known; 0: it is learned, by name. `flags`: FREERIDE_IDLE_*. `stream`: of a CUstream or
  * cudaStream_t, with FREERIDE_HOOK_CUDA; work of other streams must be over. Without that flag `stream` is ignored, and
  * training's work must be over.
  *
- * Where nobody ends iterations, each begin of the name that came first ends one.
+ * Where nobody ends iterations, each begin of the name that came first ends one; where waits are marked, only in the
+ * thread that marks them.
  *
  * Returns a number for idle_end(). Returns 0, for which idle_end() does nothing, where there is no phase: the hook is
  * off, or, said once on stderr, one is under way (this one is part of it, whichever thread began it) or the name is
@@ -140,7 +141,8 @@ enum {
 FREERIDE_HOOK_API uint64_t freeride_hook_idle_begin(freeride_hook* hook, const char* name, int64_t expected_ns,
                                                     uint32_t flags, void* stream);
 /* [any] Training is about to use its device again. A side task gives it back after the step under way. An iteration's
- * end, and a mark or message of the pipeline's, end a phase, too, which is said once. Never blocks. */
+ * end, and a mark or message of the pipeline's, end a phase, too, which is said once. Other work, such as a forward
+ * pass, is not seen. Never blocks. */
 FREERIDE_HOOK_API void freeride_hook_idle_end(freeride_hook* hook, uint64_t phase);
 /* [any] The number of the phase that is under way; 0: none. */
 FREERIDE_HOOK_API uint64_t freeride_hook_idle_phase(const freeride_hook* hook);
