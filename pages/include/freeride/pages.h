@@ -156,10 +156,10 @@ typedef struct freeride_bubble_page {
   uint64_t wanted_bytes;   /*  328: training was refused so much memory just now: side tasks are to go; 0: nothing */
   freeride_hold_cost held; /*  336: iterations with holds and without leases */
   freeride_hold_cost held_with_leases; /*  352 */
-  uint64_t bell;          /*  368: incarnation of the bell page that is rung after every change of wake; 0: none */
-  uint32_t noted;         /*  376: why there are no bubbles, as far as only the rank's process knows: a RankWhy of
-                             policy/rank_why.hpp; 0: nothing */
-  uint32_t idle_flags;    /*  380: FREERIDE_PHASE_OPEN or 0, of the present phase */
+  uint64_t bell;       /*  368: incarnation of the bell page that is rung after every change of wake; 0: none */
+  uint32_t noted;      /*  376: why there are no bubbles, as far as only the rank's process knows: a RankWhy of
+                          policy/rank_why.hpp; 0: nothing */
+  uint32_t idle_flags; /*  380: FREERIDE_PHASE_OPEN or 0, of the present phase */
   /* An idle phase: FREERIDE_PHASE(number, name), numbers from 1. One is under way while
      FREERIDE_PHASE_NUMBER(idle_begun) > idle_ended */
   uint64_t idle_marked;      /*  384: newest phase that training's device has come to: by its GPU, in stream order */
