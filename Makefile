@@ -32,6 +32,8 @@ DEMO_PLUGINS = $(if $(filter all,$(SIDE_TASKS)),shipped_plugins,$(subst $(comma)
 PYTHON ?= /usr/bin/python3
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
+# What is not in the cache goes through the preprocessor once, not twice.
+export CCACHE_DEPEND := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 # .ci/run has one that tries again and counts.
 CTEST ?= ctest
@@ -130,7 +132,7 @@ test-installed:
 
 test-systems: wheel
 	@scripts/install-deps.sh systems
-	$(PYTHON) tests/package/systems.py --wheel build/wheel/freeride_bubbles-*.whl --cache build/systems $(SYSTEMS_ARGS)
+	$(PYTHON) tests/package/systems.py --wheel build/wheel/freeride_bubbles-*.whl --cache build/systems --out build/systems/systems.json $(SYSTEMS_ARGS)
 
 bench:
 	@scripts/install-deps.sh bench
