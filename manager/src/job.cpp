@@ -43,7 +43,8 @@ Job::Job(JobRow row, const JobConfig& config)
       iterations_(row.iterations),
       holdout_iterations_(row.holdout_iterations),
       holdout_sum_ns_(row.holdout_sum_ns),
-      overruns_(kOverrunSample, row.overruns_seen, std::move(row.overruns_ns)) {
+      overruns_(kOverrunSample, row.overruns_seen, std::move(row.overruns_ns)),
+      phases_(row.phases) {
   known_duty_pct_ = plan_.duty_pct;
   // What was lost before is not paid back: the budget may be another one now.
   blocks_finished_ = same_since_block_ = row.blocks.size();
@@ -433,6 +434,7 @@ JobRow Job::take_row(bool& forget_blocks) {
   row.overruns_seen = overruns_.seen();
   row.overruns_ns = overruns_.sample();
   row.stages = stages_;
+  row.phases = phases_.rows();
   row.blocks = std::exchange(unsaved_, {});
   forget_blocks = std::exchange(forget_blocks_, false);
   return row;

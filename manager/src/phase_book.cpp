@@ -7,6 +7,24 @@
 
 namespace freeride::manager {
 
+PhaseBook::PhaseBook(const std::map<std::string, PhaseRow>& kept) {
+  for (const auto& [name, row] : kept) {
+    if (Phase* phase = known(name)) {
+      *phase = {row.count, row.idle_ns, row.offered_ns, row.harvested_ns,
+                OverrunSample(kOverrunSample, row.overruns_seen, row.overruns_ns)};
+    }
+  }
+}
+
+std::map<std::string, PhaseRow> PhaseBook::rows() const {
+  std::map<std::string, PhaseRow> rows;
+  for (const auto& [name, phase] : phases_) {
+    rows[name] = {phase.count,        phase.idle_ns,         phase.offered_ns,
+                  phase.harvested_ns, phase.overruns.seen(), phase.overruns.sample()};
+  }
+  return rows;
+}
+
 PhaseBook::Phase* PhaseBook::known(const std::string& name) {
   if (name.empty() || name.size() > kMostNameBytes || !is_utf8(name)) return nullptr;
   if (phases_.size() >= kMostNames && phases_.count(name) == 0) return nullptr;

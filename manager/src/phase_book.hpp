@@ -9,6 +9,7 @@
 
 #include "freeride/bus/commands.hpp"
 #include "overrun_sample.hpp"
+#include "state_store.hpp"
 
 namespace freeride::manager {
 
@@ -19,10 +20,14 @@ class PhaseBook {
   static constexpr size_t kMostNameBytes = 31;
   static constexpr size_t kOverrunSample = 512;  ///< of a name
 
+  /// Continues from what was kept.
+  explicit PhaseBook(const std::map<std::string, PhaseRow>& kept = {});
+
   /// `with_side_tasks`: there were side tasks that could use them. True: something is new.
   bool add(const std::vector<bus::PhaseTotals>& phases, bool with_side_tasks);
   /// By name.
   std::vector<bus::PhaseMeasures> measures() const;
+  std::map<std::string, PhaseRow> rows() const;
   void clear() { phases_.clear(); }
 
  private:

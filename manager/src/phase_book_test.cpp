@@ -77,12 +77,19 @@ TEST_CASE("a job's measures have its idle phases, until a new run begins") {
   Job job("gpt", 1, {});
   bus::BubbleTotals report;
   report.phases = {totals("rollout", kNsPerSec, 0)};
+  report.phases[0].overruns_ns = {7 * kNsPerUs};
   job.see_side_tasks(1);
   (void)job.take_changed();
   job.add_bubbles(report);
   CHECK(job.take_changed());
-  REQUIRE(job.measures().phases.size() == 1);
-  CHECK(job.measures().phases[0].offered_ns == kNsPerSec);
+  bool forget = false;
+  const Job again(job.take_row(forget), {});  // after the manager's restart
+  for (const Job* one : {static_cast<const Job*>(&job), &again}) {
+    REQUIRE(one->measures().phases.size() == 1);
+    CHECK(one->measures().phases[0].phase == "rollout");
+    CHECK(one->measures().phases[0].offered_ns == kNsPerSec);
+    CHECK(one->measures().phases[0].give_back_p99_us == 7);
+  }
   bus::TrainingIteration iteration;
   for (const uint64_t number : {uint64_t{100}, uint64_t{0}}) {
     iteration.iteration = number;

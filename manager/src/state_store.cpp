@@ -78,6 +78,10 @@ constexpr const char* kSchema[] = {R"sql(
   INSERT INTO task_usage (hour, task, user, job, step_ns, harvested_ns, overrun_ns, steps)
     SELECT hour, task, user, job, step_ns, harvested_ns, overrun_ns, steps FROM task_usage_of_users;
   DROP TABLE task_usage_of_users;
+)sql",
+                                   R"sql(
+  CREATE TABLE phase (job TEXT, name TEXT, count INTEGER, idle_ns INTEGER, offered_ns INTEGER, harvested_ns INTEGER,
+                      overruns_seen INTEGER, overruns BLOB, PRIMARY KEY (job, name)) WITHOUT ROWID;
 )sql"};
 static_assert(std::size(kSchema) == StateStore::kSchemaVersion);
 
@@ -480,6 +484,15 @@ Result<std::vector<JobRow>> StateStore::jobs() {
     row->second.stages[static_cast<uint32_t>(stages.integer(1))] = {stages.integer(2), stages.integer(3),
                                                                     stages.integer(4), stages.integer(5)};
   }
+  Statement phases(db_,
+                   "SELECT job, name, count, idle_ns, offered_ns, harvested_ns, overruns_seen, overruns FROM phase");
+  while (phases.row()) {
+    const auto row = rows.find(phases.bytes(0));
+    if (row == rows.end()) continue;
+    row->second.phases[phases.bytes(1)] = {phases.unsigned_integer(2), phases.integer(3),
+                                           phases.integer(4),          phases.integer(5),
+                                           phases.unsigned_integer(6), unpack(phases.bytes(7))};
+  }
   Statement blocks(db_, "SELECT job, kind, duty_pct, iterations, sum_ns, stalls, stall_sum_ns FROM block ORDER BY id");
   while (blocks.row()) {
     const auto row = rows.find(blocks.bytes(0));
@@ -489,11 +502,24 @@ Result<std::vector<JobRow>> StateStore::jobs() {
                                   blocks.unsigned_integer(3), blocks.real(4), blocks.unsigned_integer(5),
                                   blocks.real(6)});
   }
-  if (!jobs.ok() || !plans.ok() || !stages.ok() || !blocks.ok()) return error("read");
+  if (!jobs.ok() || !plans.ok() || !stages.ok() || !phases.ok() || !blocks.ok()) return error("read");
   std::vector<JobRow> result;
   result.reserve(rows.size());
   for (auto& [name, row] : rows) result.push_back(std::move(row));
   return result;
+}
+
+// A new run has none of the last one's.
+bool StateStore::save_phases(const JobRow& row) {
+  Statement drop(db_, "DELETE FROM phase WHERE job = ?");
+  if (!drop.bind(row.plan.job).run()) return false;
+  for (const auto& [name, phase] : row.phases) {
+    Statement put(db_, "INSERT INTO phase VALUES (?,?,?,?,?,?,?,?)");
+    put.bind(row.plan.job).bind(name).bind(phase.count).bind(phase.idle_ns).bind(phase.offered_ns);
+    put.bind(phase.harvested_ns).bind(phase.overruns_seen).bind_blob(pack(phase.overruns_ns));
+    if (!put.run()) return false;
+  }
+  return true;
 }
 
 Status StateStore::save_job(const JobRow& row, bool forget_blocks) {
@@ -524,6 +550,7 @@ Status StateStore::save_job(const JobRow& row, bool forget_blocks) {
         .bind(totals.eligible_bubble_ns);
     if (!put.bind(totals.harvested_ns).run()) return error("write");
   }
+  if (!save_phases(row)) return error("write");
   Statement drop(db_, forget_blocks ? "DELETE FROM block WHERE job = ?"
                                     : "DELETE FROM block WHERE job = ?1 AND id <= (SELECT id FROM block WHERE job = ?1"
                                       " ORDER BY id DESC LIMIT 1 OFFSET 4096)");
@@ -546,8 +573,9 @@ Status StateStore::save_job(const JobRow& row, bool forget_blocks) {
 Status StateStore::remove_job(const std::string& job) {
   Transaction transaction(db_);
   if (!transaction.ok()) return error("write");
-  for (const char* sql : {"DELETE FROM job WHERE name = ?", "DELETE FROM holdout_plan WHERE job = ?",
-                          "DELETE FROM stage WHERE job = ?", "DELETE FROM block WHERE job = ?"}) {
+  for (const char* sql :
+       {"DELETE FROM job WHERE name = ?", "DELETE FROM holdout_plan WHERE job = ?", "DELETE FROM stage WHERE job = ?",
+        "DELETE FROM phase WHERE job = ?", "DELETE FROM block WHERE job = ?"}) {
     Statement remove(db_, sql);
     if (!remove.bind(job).run()) return error("write");
   }

@@ -36,6 +36,14 @@ struct StageTotals {
   int64_t eligible_bubble_ns = 0, harvested_ns = 0;  ///< while side tasks were ready, holdout excluded
 };
 
+/// Sums of a job's idle phases of one name since its run began.
+struct PhaseRow {
+  uint64_t count = 0;
+  int64_t idle_ns = 0, offered_ns = 0, harvested_ns = 0;
+  uint64_t overruns_seen = 0;
+  std::vector<int64_t> overruns_ns;  ///< a uniform sample of them
+};
+
 /// A job's holdout plan and totals.
 struct JobRow {
   policy::HoldoutPlan plan, previous_plan;
@@ -45,7 +53,8 @@ struct JobRow {
   uint64_t overruns_seen = 0;
   std::vector<int64_t> overruns_ns;  ///< a uniform sample of them
   std::map<uint32_t, StageTotals> stages;
-  std::vector<policy::BlockMean> blocks;  ///< read: all. Written: only those to append.
+  std::map<std::string, PhaseRow> phases;  ///< by name
+  std::vector<policy::BlockMean> blocks;   ///< read: all. Written: only those to append.
 };
 
 /// A side task has faulted a GPU.
@@ -66,7 +75,7 @@ struct BatchRow {
 /// kPermission, kUnavailable (other trouble with the disk), kInternal (damaged); each says which file and what to do.
 class StateStore {
  public:
-  static constexpr int kSchemaVersion = 7;
+  static constexpr int kSchemaVersion = 8;
 
   /// Opens or makes the file, which is its owner's alone to read, and its folder. A damaged file is kept under a name
   /// beside it, and a new one begins with all of its rows that can be read; the log says so in one line. A file of an
@@ -138,6 +147,7 @@ class StateStore {
   Status remove_batch(const std::string& name);
 
  private:
+  bool save_phases(const JobRow& row);
   StateStore(sqlite3* db, std::filesystem::path file);
   static Result<std::unique_ptr<StateStore>> open_file(const std::filesystem::path& file);
   static Result<std::unique_ptr<StateStore>> open_anew(const std::filesystem::path& file, const Error& damage);

@@ -53,7 +53,7 @@ TaskRow row_of(int64_t id) {
 
 // Makes of a file of the present schema version one of version 6, with an hour of a task in it.
 constexpr const char* kAsVersion6 =
-    "DROP TABLE task_usage;"
+    "DROP TABLE phase; DROP TABLE task_usage;"
     "CREATE TABLE task_usage (hour INTEGER NOT NULL, task TEXT NOT NULL, user TEXT NOT NULL, job TEXT"
     " NOT NULL, step_ns INTEGER NOT NULL, harvested_ns INTEGER NOT NULL, overrun_ns INTEGER NOT NULL,"
     " steps INTEGER NOT NULL, PRIMARY KEY (hour, task, user, job)) WITHOUT ROWID;"
@@ -85,6 +85,7 @@ TEST_CASE("tasks, requests, profiles and jobs come back as they were saved") {
     job.iterations = 10;
     job.overruns_ns = {1, 2, 3};
     job.stages[3] = {1, 2, 3, 4};
+    job.phases["rollout"] = {5, 6, 7, 8, 9, {10, 11}};
     job.blocks = {{policy::BlockKind::kHarvested, 55, 10, 1e9, 1, 2e9}};
     REQUIRE((*store)->save_job(job, false).ok());
     REQUIRE((*store)->save_job(job, false).ok());
@@ -111,10 +112,19 @@ TEST_CASE("tasks, requests, profiles and jobs come back as they were saved") {
   CHECK(job.previous_plan.from_iteration == 9);
   CHECK(job.overruns_ns == std::vector<int64_t>{1, 2, 3});
   CHECK(job.stages.at(3).harvested_ns == 4);
+  REQUIRE(job.phases.size() == 1);
+  CHECK(job.phases.at("rollout").count == 5);
+  CHECK(job.phases.at("rollout").harvested_ns == 8);
+  CHECK(job.phases.at("rollout").overruns_seen == 9);
+  CHECK(job.phases.at("rollout").overruns_ns == std::vector<int64_t>{10, 11});
   REQUIRE(job.blocks.size() == 2);  // appended by each save
   CHECK(job.blocks[0].stall_sum_ns == 2e9);
   REQUIRE((*store)->save_job(job, true).ok());
   CHECK((*(*store)->jobs())[0].blocks.size() == 2);  // the old ones gone, those of the row appended
+  JobRow anew;                                       // another run of it
+  anew.plan.job = anew.previous_plan.job = "gpt";
+  REQUIRE((*store)->save_job(anew, true).ok());
+  CHECK((*(*store)->jobs())[0].phases.empty());
   REQUIRE((*store)->remove_job("gpt").ok());
   CHECK((*store)->jobs()->empty());
 }
@@ -165,12 +175,13 @@ TEST_CASE("a state file of schema version 1 keeps its profiles: what they know s
   REQUIRE(StateStore::open(file).ok());
   sqlite3* raw = nullptr;
   REQUIRE(sqlite3_open(file.c_str(), &raw) == SQLITE_OK);
-  REQUIRE(sqlite3_exec(raw,
-                       "ALTER TABLE profile DROP COLUMN record; DROP TABLE fault; DROP TABLE fault_block;"
-                       "DROP TABLE drain; DROP TABLE task_usage; DROP TABLE training_usage; DROP TABLE batch;"
-                       "PRAGMA user_version = 1;"
-                       "INSERT INTO profile VALUES ('key', 1000, 2000, 3000);",
-                       nullptr, nullptr, nullptr) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(
+              raw,
+              "ALTER TABLE profile DROP COLUMN record; DROP TABLE fault; DROP TABLE fault_block;"
+              "DROP TABLE drain; DROP TABLE task_usage; DROP TABLE training_usage; DROP TABLE batch; DROP TABLE phase;"
+              "PRAGMA user_version = 1;"
+              "INSERT INTO profile VALUES ('key', 1000, 2000, 3000);",
+              nullptr, nullptr, nullptr) == SQLITE_OK);
   sqlite3_close(raw);
   auto store = StateStore::open(file);
   REQUIRE(store.ok());

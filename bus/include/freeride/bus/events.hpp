@@ -225,7 +225,7 @@ struct TrainingIteration {
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
 
-/// The idle phases of one name in a job, since the manager's start. All of them are bubbles, and in the job's figures
+/// The idle phases of one name in a job, since its run began. All of them are bubbles, and in the job's figures
 /// of those.
 struct PhaseMeasures {
   std::string phase;
