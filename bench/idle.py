@@ -8,7 +8,7 @@ start inside a phase costs, and how long a whole process's hand-over by the driv
 
 The trainings are the example's reinforcement learning (hooks/examples/grpo.py), with a policy as large as GPT-2, and a model of 2 GB
 that is saved now and then (gpu/saving.py). Without a budget; half of the iterations are baseline iterations, with which the others
-are compared, without their phases: those last as long as training has planned."""
+are compared: by their updates alone, since a rollout lasts as long as it takes, with side tasks and without."""
 
 import argparse
 import datetime
@@ -28,13 +28,14 @@ from harvest import ON_GPUS
 from ranks import machine
 from rig.gpus import gpus
 from rig.processes import flags, until, write_whole
-from rig.system import System
+from rig.system import System, read_lines
 from rig.tree import Tree, folder
 
 SPIN = ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=1000"], False)
 ON_CPUS = {"pagerank": ("pagerank", "256MiB", ["scale=10", "tolerance=0", "max_iterations=1000000"], False)}
 BUBBLE = ("phase", "iteration", "begin_ns", "end_ns", "harvested_ns", "overrun_ns", "leased", "holdout", "side_begin_ns")
 ITERATION = ("iteration", "begin_ns", "end_ns", "holdout", "harvested", "transitions")
+LOGGED = ("begin_ns", "rollout_end_ns", "end_ns", "loss")
 
 
 class Run:
@@ -45,7 +46,7 @@ class Run:
         self.options, self.heard = options, {"bubble.end": [], "training.iteration": []}
         self.system = System(tree, job=job, outside_tmp=not options.cpus, env=env)
         self.tasks = dict(ON_CPUS if options.cpus else {**ON_GPUS, "spin": SPIN})
-        self.named = 0
+        self.named, self.log = 0, self.system.root / "training.jsonl"
         self.system.start_manager(
             *flags(baseline_pct=50, baseline_block_ms=options.block_ms, budget_pct=100)
         )
@@ -54,7 +55,8 @@ class Run:
         self.system.start_worker(device, *flags(sandbox=options.sandbox), *more)
         for topic in self.heard:
             self.listen(topic)
-        self.system.start("training", [sys.executable, *map(str, words)], env={"FREERIDE_DEVICE": device}, stdout=True)
+        words = [str(word).replace("LOG", str(self.log)) for word in words]
+        self.system.start("training", [sys.executable, *words], env={"FREERIDE_DEVICE": device}, stdout=True)
         self.system.wait_workers(1, True, 120)
 
     def listen(self, topic):
@@ -98,14 +100,16 @@ class Run:
     def between(self, from_ns, until_ns):
         time.sleep(1.2)  # the bus is behind
 
-        def of(topic, keys):
-            return [
-                {key: one.get(key) for key in keys}
-                for one in list(self.heard[topic])
-                if from_ns <= one["begin_ns"] and one["end_ns"] <= until_ns
-            ]
+        def of(lines, keys):
+            mine = [one for one in list(lines) if from_ns <= one["begin_ns"] and one["end_ns"] <= until_ns]
+            return [{key: one.get(key) for key in keys} for one in mine]
 
-        return {"bubbles": of("bubble.end", BUBBLE), "iterations": of("training.iteration", ITERATION)}
+        logged = read_lines(self.log) if self.log.exists() else []
+        return {
+            "bubbles": of(self.heard["bubble.end"], BUBBLE),
+            "iterations": of(self.heard["training.iteration"], ITERATION),
+            "logged": of(logged, LOGGED),
+        }
 
     def starts(self, name, times):
         """Starts and stops a side task; what is heard meanwhile."""
@@ -131,7 +135,7 @@ class Run:
 def reinforcement(options, rollout_s):
     """The example, with a rollout of at least so many seconds in each iteration."""
     large = flags(device="cuda", size="gpt2", prompts=8, group=16, answer=8, epochs=16, threads=8)
-    words = flags(iterations=1_000_000, rollout_s=rollout_s)
+    words = flags(iterations=1_000_000, rollout_s=rollout_s, log_json="LOG")
     words = [HERE.parent / "hooks/examples/grpo.py", *words, *([] if options.cpus else large)]
     return Run(options, words, "rl")
 
@@ -187,62 +191,72 @@ def harvested_share(bubbles, phase):
 
 
 def row_of(sample, phase):
-    """One side task beside one training. Iterations count without their phases, which last as long as training has planned."""
+    """One side task beside one training."""
     share, count = harvested_share(sample["bubbles"], phase)
     given_back = [one["overrun_ns"] / 1e6 for one in sample["bubbles"] if one["leased"] and one["phase"] == phase]
-    idle = {}
-    for one in sample["bubbles"]:
-        idle[one["iteration"]] = idle.get(one["iteration"], 0) + one["end_ns"] - one["begin_ns"]
-    mine = [one for one in sample["iterations"] if one["iteration"] in idle and not one["transitions"]]
-    own = [(one["end_ns"] - one["begin_ns"] - idle[one["iteration"]]) / 1e6 for one in mine]
-    mean = sum(one["end_ns"] - one["begin_ns"] for one in mine) / 1e6 / max(1, len(mine))
-    kinds = [not one["holdout"] for one in mine]
-    row = {"side_task": sample["name"], "harvested_share_pct": share, "phases": count, "iteration_ms": round(mean, 1)}
-    # Of an iteration: what its own work takes longer, over all of it.
-    offset = [mean - sum(own) / max(1, len(own)) + value for value in own]
-    row |= pairs_of(offset, kinds)
+    row = {"side_task": sample["name"], "harvested_share_pct": share, "phases": count}
     row |= {f"give_back_p{q}_ms": round_or_none(analysis.quantile(given_back, q / 100)) for q in (50, 99)}
-    return row
+    found = updates_of(sample)
+    if len(found) < 4:
+        return row
+    iteration_ms = mean_of([line["end_ns"] - line["begin_ns"] for line, _ in found]) / 1e6
+    row |= {"iteration_ms": round(iteration_ms, 1), "update_ms": round(mean_of([update_ms(line) for line, _ in found]), 2)}
+    return row | pairs_of([update_ms(line) for line, _ in found], [bubble["leased"] for _, bubble in found], iteration_ms)
+
+
+def updates_of(sample):
+    """Each logged iteration with its rollout's bubble, as far as no side task came or went in it."""
+    moved = {one["iteration"] for one in sample["iterations"] if one["transitions"]}
+    found = []
+    for line in sample.get("logged", []):
+        for bubble in sample["bubbles"]:
+            mine = bubble["phase"] == "rollout" and line["begin_ns"] <= bubble["begin_ns"] < line["rollout_end_ns"]
+            if mine and bubble["iteration"] not in moved and bubble["leased"] != bubble["holdout"]:
+                found.append((line, bubble))
+    return found
+
+
+def update_ms(line):
+    return (line["end_ns"] - line["rollout_end_ns"]) / 1e6
+
+
+def mean_of(values):
+    return sum(values) / len(values)
 
 
 def round_or_none(value):
     return None if value is None else round(value, 3)
 
 
-def pairs_of(values, kinds):
-    """The mean increase of neighbouring blocks with `kinds` true over those with false, with its 95 % interval."""
+def pairs_of(values, kinds, of):
+    """By how much neighbouring blocks with `kinds` true are above those with false, in percent of `of`, with its 95 % interval."""
     blocks = []
     for value, kind in zip(values, kinds):
         if not blocks or blocks[-1][0] != kind:
             blocks.append((kind, []))
         blocks[-1][1].append(value)
-    means = [(kind, sum(block) / len(block)) for kind, block in blocks]
-    found = []
-    for one, other in zip(means[::2], means[1::2]):
-        with_, without = (one[1], other[1]) if one[0] else (other[1], one[1])
-        found.append(100 * (with_ / without - 1))
-    if len(found) < 2:
+    means = [(kind, mean_of(block)) for kind, block in blocks]
+    pairs = [
+        100 * (one[1] - other[1] if one[0] else other[1] - one[1]) / of for one, other in zip(means[::2], means[1::2])
+    ]
+    if len(pairs) < 2:
         return {}
-    mean, half = analysis.interval(found)
-    return {
-        "time_increase_pct": round(mean, 3),
-        "time_increase_ci95_upper_pct": round(mean + half, 3),
-        "pairs": len(found),
-    }
+    mean, half = analysis.interval(pairs)
+    upper = {"time_increase_pct": round(mean, 3), "time_increase_ci95_upper_pct": round(mean + half, 3)}
+    return {**upper, "pairs": len(pairs)}
 
 
 def start_delay_ms(sample):
-    """By how much iterations in which a side task started are longer than the others, without their phases."""
-    idle = {}
-    for one in sample["bubbles"]:
-        idle[one["iteration"]] = idle.get(one["iteration"], 0) + one["end_ns"] - one["begin_ns"]
-    own = {True: [], False: []}
-    for one in sample["iterations"]:
-        if one["iteration"] in idle:
-            own[one["transitions"]].append((one["end_ns"] - one["begin_ns"] - idle[one["iteration"]]) / 1e6)
-    if not own[True] or not own[False]:
+    """By how much updates after a rollout in which a side task started or stopped are longer than the others."""
+    moved = {one["iteration"] for one in sample["iterations"] if one["transitions"]}
+    kinds = {True: [], False: []}
+    for line in sample.get("logged", []):
+        for bubble in sample["bubbles"]:
+            if bubble["phase"] == "rollout" and line["begin_ns"] <= bubble["begin_ns"] < line["rollout_end_ns"]:
+                kinds[bubble["iteration"] in moved].append(update_ms(line))
+    if not kinds[True] or not kinds[False]:
         return None
-    return round(sum(own[True]) / len(own[True]) - sum(own[False]) / len(own[False]), 2)
+    return round(mean_of(kinds[True]) - mean_of(kinds[False]), 2)
 
 
 def summarise(record):
