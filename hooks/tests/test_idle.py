@@ -753,3 +753,126 @@ def test_run_finds_saves_in_a_script_that_knows_nothing_of_us(tmp_path):
         check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("save 1\n", "", 0)
+
+
+# ---- found by taking it apart -------------------------------------------------------------------------------------------------------
+
+
+def test_steps_that_have_ended_iterations_go_on_to(tmp_path):
+    """Phases were only found at first, as a loader's, and training marks its own later, as of an evaluation."""
+    said, lines = good(
+        tmp_path,
+        TORCH
+        + """
+parameter = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+def step():
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+def found():
+    hook.phases.end(hook.phases.begin("loader", found=True))
+found(); step(); step(); told()
+with freeride.idle("eval"): pass
+found(); step(); step(); told()
+""",
+        FREERIDE_IDLE="all",
+    )
+    assert [one["iterations"] for one in said] == [2, 4] and lines == []
+
+
+def test_found_phases_of_an_attached_rank_without_a_pipeline_are_used(tmp_path):
+    said, lines = good(
+        tmp_path,
+        TORCH
+        + """
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+freeride.attach()
+parameter = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for _ in range(3):
+    hook.phases.end(hook.phases.begin("save", found=True))
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+told()
+print(json.dumps(freeride.state()))
+""",
+        FREERIDE_IDLE="all",
+    )
+    assert said[0]["iterations"] == 3 and said[1] == "active" and lines == []
+
+
+def test_however_many_threads_begin_one_its_end_ends_it(tmp_path):
+    said, _ = good(
+        tmp_path,
+        """
+all_begun = threading.Barrier(1100)
+def rollout():
+    freeride.idle_begin("rollout")
+    all_begun.wait()
+    freeride.idle_end()
+threading.stack_size(64 << 10)
+threads = [threading.Thread(target=rollout) for _ in range(1100)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+told()
+assert len(hook.phases._begun) <= 1024
+""",
+    )
+    assert said[0]["ended"] == ["rollout"] and not said[0]["under_way"]
+
+
+def test_an_optimizers_step_ends_what_was_begun_elsewhere(tmp_path):
+    """In C++, or by a begin that an interruption cut short."""
+    said, lines = good(
+        tmp_path,
+        TORCH
+        + """
+with freeride.idle("x"): pass
+assert hook.library.idle_begin(hook.handle, b"elsewhere", 0, 0, None)
+parameter = torch.nn.Parameter(torch.zeros(1))
+parameter.grad = torch.ones(1)
+torch.optim.SGD([parameter], lr=0.1).step()
+told()
+""",
+    )
+    assert said[0]["ended"] == ["x", "elsewhere"] and not said[0]["under_way"]
+    assert len(lines) == 1 and "inside of a phase" in lines[0]
+
+
+def test_phases_and_what_they_decorate_are_copied_and_sent(tmp_path):
+    said, lines = good(
+        tmp_path,
+        """
+import copy, pickle
+phase = freeride.idle("x", seconds=2)
+def function(): return 1
+async def coroutine(): return 1
+with phase:
+    for other in (copy.deepcopy(phase), pickle.loads(pickle.dumps(phase))):
+        assert other is not phase and other._what == phase._what
+        with other: pass
+        other.__exit__(None, None, None)
+    told()
+told()
+for decorated in (phase(function), phase(coroutine)):     # by value, as cloudpickle does
+    held = [cell.cell_contents for cell in decorated.__closure__]
+    [pickle.dumps(one) for one in held if one not in (function, coroutine)]
+""",
+    )
+    assert [one["ended"] for one in said] == [[], ["x"]] and said[0]["under_way"]
+    assert len(lines) == 1 and "taken for part of it" in lines[0]
+
+
+def test_a_message_that_a_rank_sends_ends_its_phase(tmp_path):
+    code = PRELUDE + 'dist.init_process_group("gloo")\nfreeride.attach()\n' + PIPELINE
+    code += """
+message()
+optimizer.step()
+freeride.idle_begin("forgotten")
+message()
+told()
+"""
+    for out, ended in finish(world(code, 2, tmp_path, hooked=False)):
+        assert ended == 0, out
+        assert not json.loads(out[0])["under_way"] and "message of the pipeline" in out[1]

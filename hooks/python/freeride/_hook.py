@@ -145,6 +145,8 @@ class Hook:
         self._postponed = False  # the attach: a framework will tell this rank's place in its pipeline
         self._explicit_iterations = False
         self._found = False  # a wait of the pipeline's was marked
+        self._met_messages = False  # messages of a pipeline's were posted
+        self._steps_end = False  # optimizers' steps have ended iterations without any wait, and go on to
         self.world = None  # this rank and their number, of the newest default group that there was in this process
         self.placed = False  # this rank's stage was given or told; else it is a guess
         self.iterations = 0  # that have ended
@@ -659,8 +661,10 @@ class Hook:
     def before_messages(self, messages, others_ended=False):
         """Messages of the pipeline's are about to be posted together, each (is a send, rank of the world or None). others_ended: other ranks
         have ended an iteration before them. Ends one, if need be."""
+        self._met_messages = True
         if self.handle is None:
             return
+        self.phases.training_goes_on("a message of the pipeline's was posted")
         if others_ended:
             self.iteration_end(said_by=_BY_OTHERS)
         agreement = self._agreement
@@ -699,9 +703,9 @@ class Hook:
             if self.waits == 0:
                 if self.pipelines.passed_over and not self._found and not self._patience.over:
                     self.inform("why no bubble of this rank can be used", self._say_why)
-                # Where nothing but phases that were found tells of iterations, an optimizer's step ends one.
-                if step and not (self.alone and self.phases.used and not self.phases.asked):
+                if step and not self._step_ends_iteration_without_waits():
                     return  # a second optimizer's step in the same iteration
+                self._steps_end = self._steps_end or step
             if said_by is None and not self._period.step():
                 self.say(_GUESSED_WRONGLY)
                 return
@@ -721,6 +725,12 @@ class Hook:
             self.fail(error)
         finally:
             self._try_look()
+
+    def _step_ends_iteration_without_waits(self):
+        """Where there is no pipeline, and nothing but phases that were found told of iterations when the first step was made: the library,
+        told once by whom they end, does not end them by phases any more."""
+        no_pipeline = self.alone or not (self._found or self._met_messages)
+        return no_pipeline and self.phases.used and (self._steps_end or not self.phases.asked)
 
     def _end_iteration_alone(self):
         if self._alone_gpu is None:

@@ -12,7 +12,7 @@ import os
 import threading
 
 _OPEN, _FOUND = 1, 2  # FREERIDE_IDLE_OPEN, FREERIDE_IDLE_FOUND
-_MOST_OPEN = 64  # that are remembered: only who never ends any has more
+_MOST_BEGUN = 1024  # that are remembered: only who never ends any has more
 
 
 class _Begun:
@@ -48,9 +48,14 @@ class Phases:
             self._end(one)
             raise
         if pair or one.number:
-            self._begun.append(one)
-            del self._begun[:-_MOST_OPEN]
+            self._remember(one)
         return one
+
+    def _remember(self, one):
+        self._begun.append(one)
+        if len(self._begun) > _MOST_BEGUN:
+            # Never one that is under way, which nobody could end then.
+            self.end(next((other for other in self._begun[:] if not other.number), one))
 
     def _begin(self, one, seconds, open, found):
         hook = self._hook
@@ -125,12 +130,22 @@ class Phases:
 
     def step(self):
         """An optimizer has made its step, for which it has used the device."""
+        what = "an optimizer made its step"
+        self.training_goes_on(what)
+        handle = self._hook.handle
+        number = handle is not None and self._hook.library.idle_phase(handle)
+        if number:  # begun in C or C++, or an interruption came before its number was known here
+            self._say_goes_on(what, "a phase")
+            self._hook.library.idle_end(handle, number)
+
+    def training_goes_on(self, what):
         for one in self._begun[:] if self._begun else ():
             if one.number and one.pid == os.getpid():
-                self._hook.say(
-                    f'an optimizer made its step inside of phase "{one.name}", which ends there: the end of the phase is missing or late'
-                )
+                self._say_goes_on(what, f'phase "{one.name}"')
                 self._end(one)
+
+    def _say_goes_on(self, what, phase):
+        self._hook.say(f"{what} inside of {phase}, which ends there: the end of the phase is missing or late")
 
     def forget(self):
         """The handle was detached, which has ended its phases."""
@@ -171,25 +186,34 @@ class Phase:
         if self._begun:
             self._phases.end(self._begun.pop())
 
+    def __reduce__(self):
+        """A copy, in this process or in one that is sent it, is of the same name, and is not under way."""
+        from . import idle
+
+        return idle, self._what
+
+    def _another(self):
+        return Phase(self._phases, *self._what)
+
     def __call__(self, function):
-        phases, what = self._phases, self._what
+        # The wrappers hold self alone: what pickles functions by value, as Ray does, pickles what they hold.
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            phases._hook.say(
-                f'phase "{what[0]}" is not marked: a generator\'s body runs when somebody takes its values'
+            self._phases._hook.say(
+                f'phase "{self._what[0]}" is not marked: a generator\'s body runs when somebody takes its values'
             )
             return function
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def phase_of_coroutine(*args, **kwargs):
-                with Phase(phases, *what):
+                with self._another():
                     return await function(*args, **kwargs)
 
             return phase_of_coroutine
 
         @functools.wraps(function)
         def phase(*args, **kwargs):
-            with Phase(phases, *what):
+            with self._another():
                 return function(*args, **kwargs)
 
         return phase
