@@ -630,12 +630,16 @@ void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream) {
 
 uint64_t freeride_hook_count_iterations(freeride_hook* hook, void* stream, uint64_t count) {
   uint64_t ended = 0;
+  bool is_counted = true;
   guarded(hook, [&] {
     end_phase(hook, "an iteration's end");
+    // A whole step that is captured, where there is no pipeline whose marks could be missing, was not made.
+    is_counted = !hook->streams || hook->streams->has_posted() || !hook->streams->is_capturing(stream);
+    if (!is_counted) return;
     hook->counts_iterations.store(true, std::memory_order_relaxed);
     if (!hook->external_marks) ended = hook->page->finish_iteration(SteadyClock::now(), count);
   });
-  if (ended != 0) return ended;
+  if (ended != 0 || !is_counted) return ended;
   return on_streams(hook, uint64_t{0}, [&](StreamMarks& marks) -> freeride::Result<uint64_t> {
     const auto done = marks.end_iteration(stream, count);
     if (!done.ok()) return done.error();

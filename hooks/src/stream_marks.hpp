@@ -114,6 +114,8 @@ class StreamMarks {
   Status end_iteration(CudaStream stream, uint64_t count = 0);
   /// An idle phase says that an iteration has ended. Any thread: in another one than batch()'s nothing happens.
   Status end_iteration_by_phase(CudaStream stream);
+  /// Whether there was a batch of messages. Any thread.
+  bool has_posted() const { return owner_.load() != 0; }
   bool is_capturing(CudaStream stream) const { return cuda_.is_capturing(stream); }
   /// Once `stream` comes to this place, an idle phase has begun: `word` is IdlePhases::begin()'s. Any thread.
   Status mark_phase(CudaStream stream, uint64_t word);

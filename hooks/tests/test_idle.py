@@ -876,3 +876,46 @@ told()
     for out, ended in finish(world(code, 2, tmp_path, hooked=False)):
         assert ended == 0, out
         assert not json.loads(out[0])["under_way"] and "message of the pipeline" in out[1]
+
+
+def test_an_optimizers_step_ends_a_phase_also_where_it_ends_no_iteration(tmp_path):
+    said, lines = good(
+        tmp_path,
+        TORCH
+        + """
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+freeride.attach(iterations="manual")
+parameter = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+freeride.iteration_end()
+with freeride.idle("x"):
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+    told()
+""",
+    )
+    assert not said[0]["under_way"] and said[0]["iterations"] == 1
+    assert len(lines) == 1 and "an optimizer made its step" in lines[0]
+
+
+def test_a_step_that_is_captured_ends_no_iteration_and_switches_nothing_off(tmp_path):
+    said, lines = good(
+        tmp_path,
+        FAKE
+        + """
+FakeGpu.used = True
+fake.fake_cuda_capture.argtypes = [ctypes.c_void_p, ctypes.c_int]
+def found():
+    hook.phases.end(hook.phases.begin("save", found=True))
+found()
+fake.fake_cuda_capture(FakeGpu.of_torch, 1)
+hook.iteration_end()
+fake.fake_cuda_capture(FakeGpu.of_torch, 0)
+print(json.dumps(freeride.state()))
+found()
+hook.iteration_end()
+until(lambda: freeride.state() == "active")
+told()
+""",
+    )
+    assert said[0] == "starting" and said[1]["iterations"] == 1 and lines == []

@@ -146,6 +146,7 @@ class Hook:
         self._explicit_iterations = False
         self._found = False  # a wait of the pipeline's was marked
         self._met_messages = False  # messages of a pipeline's were posted
+        self._steps_count = False  # attach(iterations="optimizer")
         self._steps_end = False  # optimizers' steps have ended iterations without any wait, and go on to
         self.world = None  # this rank and their number, of the newest default group that there was in this process
         self.placed = False  # this rank's stage was given or told; else it is a guess
@@ -330,8 +331,9 @@ class Hook:
             self.pipelines.set_rule(("given",), group)
         else:
             raise RuntimeError("the process group given to attach() went with its default group: detach() and attach()")
-        if given["iterations"] == "optimizer":
-            self._torch.after_steps(self.iteration_end)
+        self._steps_count = given["iterations"] == "optimizer"
+        if self._steps_count:
+            self._torch.after_steps(self._step_made)
         self._meet(c10d)
         placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
         self._postponed = self.pipelines.automatic() and not placed and (self._for_phases or _frameworks.expected())
@@ -582,8 +584,7 @@ class Hook:
             self.cudart.serve(self.library, self.handle)
         if self._disabled:
             self.disable("as before")
-        if given["iterations"] == "optimizer":
-            self._imports.after("torch.optim.optimizer", lambda _: self._torch.after_steps(self.iteration_end))
+        self._steps_count = given["iterations"] == "optimizer"
 
     @contextlib.contextmanager
     def on_gpu_of_phases(self):
@@ -680,6 +681,19 @@ class Hook:
             agreement.posted(messages)
         if self.waits >= _MOST_WAITS:
             self.say(_NO_END)
+
+    def see_steps(self):
+        """A phase was begun: an optimizer's step ends one, whatever ends iterations."""
+        self._imports.after("torch.optim.optimizer", lambda _: self._torch.after_steps(self._step_made))
+
+    def _step_made(self):
+        """An optimizer has made its step."""
+        if self._steps_count:
+            return self.iteration_end()
+        try:
+            self.phases.step()
+        except Exception as error:
+            self.fail(error)
 
     def iteration_end(self, explicit=False, said_by=None, count=0):
         """An optimizer's step; the training's own word (`explicit`); or, where both are missing, what says it instead (_BY_...), and that at

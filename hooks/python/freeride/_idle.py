@@ -69,6 +69,8 @@ class Phases:
         flags = (_OPEN if open else 0) | (_FOUND if found else 0)
         with hook.on_gpu_of_phases() as stream:
             one.number = hook.library.idle_begin(handle, text, ns, flags, stream)
+        if not self.used:
+            hook.see_steps()
         self.used = True
         self.asked = self.asked or not found
 
