@@ -919,3 +919,29 @@ told()
 """,
     )
     assert said[0] == "starting" and said[1]["iterations"] == 1 and lines == []
+
+
+def test_a_child_forked_while_another_thread_attaches_does_not_hang(tmp_path):
+    said, lines = good(
+        tmp_path,
+        """
+import signal
+attaching, over = threading.Event(), threading.Event()
+def attach():
+    with hook._lock:
+        attaching.set()
+        over.wait()
+thread = threading.Thread(target=attach)
+thread.start()
+attaching.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)                       # the watchdog
+    with freeride.idle("x"): pass
+    os._exit(0)
+print(json.dumps(os.waitpid(child, 0)[1]), flush=True)
+over.set()
+thread.join()
+""",
+    )
+    assert said == [0] and lines == []

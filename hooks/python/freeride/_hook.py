@@ -160,6 +160,10 @@ class Hook:
         self._imports = Imports(self.fail)
         self.found = Found(self, self._torch.wrap, self._torch.attempt)
         self._here = threading.local()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self):
+        self._lock = threading.RLock()  # another thread of the parent's may have it, which is not here to let it go
 
     # ---- what is said, and what becomes of errors ---------------------------------------------------------------------------------
 
