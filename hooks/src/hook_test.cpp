@@ -208,6 +208,23 @@ TEST_CASE("a phase of another thread than the one that marks waits ends no itera
   CHECK(page.waits == 2);
 }
 
+TEST_CASE("a phase that is refused ends no iteration") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  const std::string too_long(32, 'x');
+  for (const char* name : {"", "a\nb", too_long.c_str()}) CHECK_FALSE(Idle(rank.hook, name));
+  CHECK(freeride_hook_page(rank.hook)->iteration == 0);
+  for (uint32_t i = 0; i < FREERIDE_MAX_PHASES; ++i) {
+    const std::string found = "found " + std::to_string(i);
+    freeride_hook_idle_end(rank.hook,
+                           freeride_hook_idle_begin(rank.hook, found.c_str(), 0, FREERIDE_IDLE_FOUND, nullptr));
+  }
+  CHECK_FALSE(Idle(rank.hook, "one too many"));
+  CHECK(freeride_hook_page(rank.hook)->iteration == 0);
+  CHECK(Idle(rank.hook, "found 3"));
+  CHECK(freeride_hook_page(rank.hook)->iteration == 1);
+}
+
 TEST_CASE("where no waits are marked, phases of any thread end iterations") {
   const TempDir dir;
   Attached rank(dir.path());

@@ -18,14 +18,28 @@ IdlePhases::IdlePhases(RankPage& page) : page_(page) {
   names_.reserve(FREERIDE_MAX_PHASES);
 }
 
+namespace {
+
+bool is_name(std::string_view name) {
+  return is_plain(name, sizeof(freeride_phase::name) - 1) && is_utf8(name);
+}
+
+}  // namespace
+
+// Under mutex_. names_.size(): none has this name.
+uint32_t IdlePhases::known_number_of(std::string_view name) const {
+  const auto& phases = page_.page().phases;
+  const auto known =
+      std::find_if(phases, phases + names_.size(), [&](const auto& phase) { return phase.name == name; });
+  return static_cast<uint32_t>(known - phases);
+}
+
 // Under mutex_.
 Result<uint32_t> IdlePhases::number_of(std::string_view name) {
   auto& phases = page_.page().phases;
-  const auto known =
-      std::find_if(phases, phases + names_.size(), [&](const auto& phase) { return phase.name == name; });
-  const auto number = static_cast<uint32_t>(known - phases);
+  const uint32_t number = known_number_of(name);
   if (number < names_.size()) return number;
-  if (!is_plain(name, sizeof(phases[0].name) - 1) || !is_utf8(name)) {
+  if (!is_name(name)) {
     return Error{Code::kInvalidArgument, "an idle phase's name is no text of 1 to 31 bytes", ""};
   }
   if (names_.size() == FREERIDE_MAX_PHASES) {
@@ -133,7 +147,9 @@ void IdlePhases::learn(uint32_t number, int64_t length_ns) {
 bool IdlePhases::comes_round(const Wish& wish) const {
   const std::lock_guard lock(mutex_);
   if (wish.found || open_.load(std::memory_order_relaxed) != 0) return false;
-  return !first_ || page_.page().phases[*first_].name == wish.name;
+  const uint32_t number = known_number_of(wish.name);
+  if (first_) return number == *first_;
+  return number < names_.size() || (is_name(wish.name) && names_.size() < FREERIDE_MAX_PHASES);
 }
 
 std::string IdlePhases::name() const {

@@ -56,6 +56,7 @@ class IdlePhases {
     uint64_t begun = 0;
   };
 
+  uint32_t known_number_of(std::string_view name) const;
   Result<uint32_t> number_of(std::string_view name);
   void show(int64_t now_ns);
   void learn(uint32_t number, int64_t length_ns);
