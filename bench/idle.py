@@ -7,7 +7,8 @@ start inside a phase costs, and how long a whole process's hand-over by the driv
     idle.py --summary FILE                                                              # recomputes the figures from the samples
 
 The trainings are the example's reinforcement learning (hooks/examples/grpo.py), with a policy as large as GPT-2, and a model of 2 GB
-that is saved now and then (gpu/saving.py). Without a budget; half of the iterations are baseline iterations, with which the others
+that is saved now and then (gpu/saving.py). The example's own work varies with its host by a third, so what side tasks cost is measured
+beside the same policy whose GPU is never behind (gpu/rollouts.py). Without a budget; half of the iterations are baseline iterations, with which the others
 are compared: by their updates alone, since a rollout lasts as long as it takes, with side tasks and without."""
 
 import argparse
@@ -27,13 +28,23 @@ import analysis
 from harvest import ON_GPUS
 from ranks import machine
 from rig.gpus import gpus
-from rig.processes import flags, until, write_whole
+from rig.processes import flags, write_whole
 from rig.system import System, read_lines
 from rig.tree import Tree, folder
 
 SPIN = ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=1000"], False)
 ON_CPUS = {"pagerank": ("pagerank", "256MiB", ["scale=10", "tolerance=0", "max_iterations=1000000"], False)}
-BUBBLE = ("phase", "iteration", "begin_ns", "end_ns", "harvested_ns", "overrun_ns", "leased", "holdout", "side_begin_ns")
+BUBBLE = (
+    "phase",
+    "iteration",
+    "begin_ns",
+    "end_ns",
+    "harvested_ns",
+    "overrun_ns",
+    "leased",
+    "holdout",
+    "side_begin_ns",
+)
 ITERATION = ("iteration", "begin_ns", "end_ns", "holdout", "harvested", "transitions")
 LOGGED = ("begin_ns", "rollout_end_ns", "end_ns", "loss")
 
@@ -47,9 +58,7 @@ class Run:
         self.system = System(tree, job=job, outside_tmp=not options.cpus, env=env)
         self.tasks = dict(ON_CPUS if options.cpus else {**ON_GPUS, "spin": SPIN})
         self.named, self.log = 0, self.system.root / "training.jsonl"
-        self.system.start_manager(
-            *flags(baseline_pct=50, baseline_block_ms=options.block_ms, budget_pct=100)
-        )
+        self.system.start_manager(*flags(baseline_pct=50, baseline_block_ms=options.block_ms, budget_pct=100))
         device = "cpu-0" if options.cpus else gpus()[0].uuid
         more = [] if options.cpus else flags(host_memory_bytes=32 << 30, init_ms=90000)
         self.system.start_worker(device, *flags(sandbox=options.sandbox), *more)
@@ -95,7 +104,12 @@ class Run:
         time.sleep(seconds)
         until_ns = time.monotonic_ns()
         self.system.stop_tasks(task, seconds=30)
-        return {"name": name, "seconds": seconds, "load_to_steps_s": round(started_s, 2), **self.between(from_ns, until_ns)}
+        return {
+            "name": name,
+            "seconds": seconds,
+            "load_to_steps_s": round(started_s, 2),
+            **self.between(from_ns, until_ns),
+        }
 
     def between(self, from_ns, until_ns):
         time.sleep(1.2)  # the bus is behind
@@ -147,9 +161,21 @@ def short(options, record):
         for name, seconds in options.seconds.items():
             record["rl"].append(run.beside(name, seconds))
             save(options, record)
-        record["starts"] = run.starts(next(reversed(options.seconds)), options.starts)
     finally:
         record["said"] = run.end()
+
+
+def steady(options, record):
+    words = [HERE / "gpu/rollouts.py", "cpu" if options.cpus else "cuda", "LOG", options.rollouts]
+    run = Run(options, words, "rollouts")
+    try:
+        run.wait_phases(4, 200)
+        for name, seconds in options.seconds.items():
+            record["steady"].append(run.beside(name, seconds))
+            save(options, record)
+        record["starts"] = run.starts(next(reversed(options.seconds)), options.starts)
+    finally:
+        record["steady_said"] = run.end()
 
 
 def long(options, record):
@@ -200,8 +226,13 @@ def row_of(sample, phase):
     if len(found) < 4:
         return row
     iteration_ms = mean_of([line["end_ns"] - line["begin_ns"] for line, _ in found]) / 1e6
-    row |= {"iteration_ms": round(iteration_ms, 1), "update_ms": round(mean_of([update_ms(line) for line, _ in found]), 2)}
-    return row | pairs_of([update_ms(line) for line, _ in found], [bubble["leased"] for _, bubble in found], iteration_ms)
+    row |= {
+        "iteration_ms": round(iteration_ms, 1),
+        "update_ms": round(mean_of([update_ms(line) for line, _ in found]), 2),
+    }
+    return row | pairs_of(
+        [update_ms(line) for line, _ in found], [bubble["leased"] for _, bubble in found], iteration_ms
+    )
 
 
 def updates_of(sample):
@@ -261,9 +292,18 @@ def start_delay_ms(sample):
 
 def summarise(record):
     found = {"rows": [row_of(sample, "rollout") for sample in record["rl"]]}
-    for key in ("harvested_share_pct", "time_increase_ci95_upper_pct", "give_back_p50_ms", "give_back_p99_ms"):
-        values = [row[key] for row in found["rows"] if row.get(key) is not None]
-        found[key] = (min(values) if key == "harvested_share_pct" else max(values)) if values else None
+    found["steady_rows"] = [row_of(sample, "rollout") for sample in record["steady"]]
+    of_one = [
+        row for row in found["rows"] + found["steady_rows"] if row["side_task"] == "spin"
+    ]  # steps of a millisecond
+    for key, rows, worst in (
+        ("harvested_share_pct", found["rows"], min),
+        ("time_increase_ci95_upper_pct", found["steady_rows"], max),
+        ("give_back_p50_ms", of_one, max),
+        ("give_back_p99_ms", of_one, max),
+    ):
+        values = [row[key] for row in rows if row.get(key) is not None]
+        found[key] = worst(values) if values else None
     if "long" in record:
         found["long_row"] = row_of(record["long"], "rollout")
     if "starts" in record:
@@ -302,11 +342,12 @@ def main():
     add("--rollout-s", type=float, default=3, help="a rollout takes at least so long")
     add("--long-rollout-s", type=float, default=15, help="and in a training of its own so long")
     add("--block-ms", type=int, default=8000, help="of baseline iterations")
+    add("--rollouts", default="2,2.5,3", help="and where the GPU is never behind so long, in turn")
     add("--starts", type=int, default=5)
     add("--save-mib", type=int, default=2048)
     add("--save-seconds", type=float, default=60)
     add("--save-folder", default="/dev/shm")
-    add("--parts", default="short,long,saving,handover")
+    add("--parts", default="short,steady,saving,handover,long")
     add("--summary", metavar="FILE")
     options = parser.parse_args()
     if options.summary:
@@ -320,9 +361,10 @@ def main():
         "command": " ".join(sys.argv),
         "machine": [f"{os.cpu_count()} cores"] if options.cpus else machine(),
         "rl": [],
+        "steady": [],
         "failures": [],
     }
-    parts = {"short": short, "long": long, "saving": saving}
+    parts = {"short": short, "steady": steady, "long": long, "saving": saving}
     for part in options.parts.split(","):
         begin = time.monotonic()
         try:

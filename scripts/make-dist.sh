@@ -23,7 +23,7 @@ cp hooks/python/freeride/*.py "$out/python/freeride/"
 mkdir "$out/python/freeride/_start"
 cp hooks/python/freeride/_start/sitecustomize.py "$out/python/freeride/_start/"
 cp hooks/python/freeride/_start/sitecustomize.py "$out/start/"  # beside the package, as in a Debian one
-cp hooks/examples/train_gpt.py "$out/examples/"
+cp hooks/examples/{train_gpt,grpo,jax_loop}.py "$out/examples/"
 cp containers/slurm/{prolog,epilog,empty-node,own-side-tasks.sbatch} "$out/slurm/"
 cp plugins/resnet/compile.sh "$out/plugins/resnet/"
 mkdir "$out"/{systemd,completion}

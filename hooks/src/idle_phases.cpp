@@ -64,7 +64,7 @@ Result<uint64_t> IdlePhases::begin(const Wish& wish, int64_t now_ns) {
   }
   const auto number = number_of(wish.name);
   if (!number.ok()) return number.error();
-  if (!wish.found && !first_) first_ = *number;
+  if (!wish.found) count_round(*number);
   wish_ = wish;
   wish_.name = {};
   const uint64_t word = FREERIDE_PHASE(++last_, *number);
@@ -77,6 +77,13 @@ Result<uint64_t> IdlePhases::begin(const Wish& wish, int64_t now_ns) {
     show(now_ns);
   }
   return word;
+}
+
+// Under mutex_. A name that came at a training's start only must not end its iterations.
+void IdlePhases::count_round(uint32_t number) {
+  if (!first_ || ++names_[number].rounds > kRounds) first_ = number;
+  if (number != *first_) return;
+  for (Name& name : names_) name.rounds = 0;
 }
 
 // Under mutex_: the phase has begun.
@@ -148,7 +155,7 @@ bool IdlePhases::comes_round(const Wish& wish) const {
   const std::lock_guard lock(mutex_);
   if (wish.found || open_.load(std::memory_order_relaxed) != 0) return false;
   const uint32_t number = known_number_of(wish.name);
-  if (first_) return number == *first_;
+  if (first_) return number == *first_ || (number < names_.size() && names_[number].rounds == kRounds);
   return number < names_.size() || (is_name(wish.name) && names_.size() < FREERIDE_MAX_PHASES);
 }
 

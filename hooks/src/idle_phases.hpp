@@ -39,7 +39,8 @@ class IdlePhases {
   uint64_t under_way() const { return FREERIDE_PHASE_NUMBER(open_.load(std::memory_order_acquire)); }
   /// Its name; "" where there is none.
   std::string name() const;
-  /// Whether none is under way, and training asks for the name that it asked for first, or for its first one.
+  /// Whether none is under way, and training asks for the name that comes once in an iteration: the one that it asked
+  /// for first, as long as no other has come kRounds times in between, and then that one.
   bool comes_round(const Wish& wish) const;
 
   /// Whether a phase waits for the GPU to come to it: somebody is to call observe() soon.
@@ -49,15 +50,18 @@ class IdlePhases {
 
  private:
   static constexpr size_t kApart = 8;
+  static constexpr uint32_t kRounds = 3;
   struct Name {
     policy::LengthLearner learner{1};
     int64_t ended_ns = 0;                 // the newest one
     std::array<int64_t, kApart> apart{};  // the last times between two of them; 0: none yet
     uint64_t begun = 0;
+    uint32_t rounds = 0;  // that training has asked for since it asked for the first name
   };
 
   uint32_t known_number_of(std::string_view name) const;
   Result<uint32_t> number_of(std::string_view name);
+  void count_round(uint32_t number);
   void show(int64_t now_ns);
   void learn(uint32_t number, int64_t length_ns);
 

@@ -145,6 +145,26 @@ TEST_CASE("a phase of a GPU begins when the GPU has come to it, and never if tra
   CHECK(page.phases[0].count == 1);
 }
 
+TEST_CASE("the name that comes round is the first one, or what comes again and again without it") {
+  auto rank = make_page();
+  IdlePhases phases(*rank);
+  int64_t now = kSec;
+  const auto comes = [&](std::string_view name) {
+    const bool round = phases.comes_round(named(name));
+    CHECK(phases.end(begun(phases, named(name), now), now + 1));
+    now += kSec;
+    return round;
+  };
+  CHECK(comes("load"));  // at the start only
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(comes("rollout"));
+  CHECK(comes("rollout"));
+  for (int i = 0; i < 5; ++i) {
+    CHECK_FALSE(comes("save"));
+    CHECK_FALSE(comes("save"));
+    CHECK(comes("rollout"));
+  }
+}
+
 TEST_CASE("a phase's time is no compute, and counts among an iteration's bubbles") {
   auto rank = make_page();
   IdlePhases phases(*rank);

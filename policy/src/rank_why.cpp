@@ -28,8 +28,8 @@ constexpr Row kRankWhys[] = {
     {RankWhy::kDisabled, "disabled", false, "the script has called freeride.disable(): freeride.enable() undoes it"},
     {RankWhy::kEnded, "ended", false, "the training has ended"},
     {RankWhy::kNoMessages, "no_messages", true,
-     "no message of a pipeline was seen: the hook knows no other bubbles. If the training has stages, name their ranks "
-     "in FREERIDE_GROUP"},
+     "no message of a pipeline was seen. If the training has stages, name their ranks in FREERIDE_GROUP; if it has "
+     "none, mark where it leaves its device alone, by freeride.idle()"},
     {RankWhy::kOtherGroups, "other_groups", true,
      "the rank receives messages, but of groups or ranks that are taken for no pipeline's: if they are one, name its "
      "ranks in FREERIDE_GROUP"},

@@ -575,7 +575,7 @@ class Hook:
             or default_job(c10d if ready else None, self._job, world == 1)
         )
         config = self._config(given, rank, world, _framework(), None, 1, None, None, gpu is not None)
-        self._place, self.placed = None, False
+        self._place, self.placed = None, True  # for as long as there is no other stage
         with self.gpu.context(gpu) if gpu is not None else contextlib.nullcontext():
             self._make_handle(config)
         if self.handle is None:
