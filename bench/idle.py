@@ -309,8 +309,8 @@ def summarise(record):
     if "starts" in record:
         found["start_delay_ms"] = start_delay_ms(record["starts"])
     if "saving" in record:
-        found["saving"] = row_of(record["saving"], "save")
-        found["save_harvested_share_pct"] = found["saving"]["harvested_share_pct"]
+        found["saving_row"] = row_of(record["saving"], "save")
+        found["save_harvested_share_pct"] = found["saving_row"]["harvested_share_pct"]
     if "handover" in record and found.get("give_back_p50_ms"):
         whole = record["handover"]
         found["handover_ratio"] = round(
