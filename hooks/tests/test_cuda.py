@@ -177,6 +177,7 @@ class Learned(unittest.TestCase):
             stream_exchange=lambda *arguments: self.held.append(arguments[6]) or 0,
             stream_behind=lambda *_: 0,
             stream_count_iterations=lambda *_: 1,
+            idle_phase=lambda _: 0,
             set_usable_bytes=lambda _, usable: self.usable.append(usable),
             why=lambda _: _status.OTHER_GROUPS,
             explain=lambda why: ("other_groups", "name them in FREERIDE_GROUP", why == _status.OTHER_GROUPS),
@@ -359,14 +360,13 @@ class OnTwoHosts(unittest.TestCase):
             told = [result["remote"] for result in results]
             self.assertEqual([one["joined"] for one in told], [1, 1], errors)
             self.assertEqual(results[0]["counters"]["stream"], told[0]["held"])  # each hold has ended
-            self.assertGreater(told[0]["plain_iterations"], 5)
             self.assertGreater(told[0]["hints_taken"], 20)
             self.assertEqual(told[0]["hints_refused"], 0)
-            seen.append((told[0]["held"], told[0]["holdable_ns"]))
-            if told[0]["held"] > 0:
+            seen.append((told[0]["plain_iterations"], told[0]["held"], told[0]["holdable_ns"]))
+            if told[0]["plain_iterations"] > 5 and told[0]["held"] > 0:
                 self.assertEqual(len(results[0]["holds"]), told[0]["held"])
                 return
-        self.fail(f"holds, and what could have been held: {seen}")
+        self.fail(f"plain iterations, holds, and what could have been held: {seen}")
 
     def test_without_hints(self):
         results, _ = pipeline("hosts", ({"FREERIDE_HINTS": "0"},) * 2, hosts=True)
