@@ -20,7 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Flags that clang 14 does not know: some it only warns of.
-GCC_ALONE = " -mtls-dialect=gnu2"
+GCC_ALONE = (" -mtls-dialect=gnu2", " --param ggc-min-heapsize=524288")
 NO_WARNINGS = ["--extra-arg=-Wno-ignored-optimization-argument", "--extra-arg=-Wno-unknown-warning-option"]
 # LibTorch 1.13's headers are none that clang 14 can parse.
 LEFT_OUT = (ROOT / "plugins/resnet",)
@@ -79,7 +79,10 @@ def main():
     made_from, sources = included(build), {}
     database = build / "tidy-commands"
     database.mkdir(exist_ok=True)
-    commands = list(apart(json.loads((build / "compile_commands.json").read_text().replace(GCC_ALONE, "")), database))
+    text = (build / "compile_commands.json").read_text()
+    for flag in GCC_ALONE:
+        text = text.replace(flag, "")
+    commands = list(apart(json.loads(text), database))
     (database / "compile_commands.json").write_text(json.dumps(commands))
     for entry in commands:
         source = pathlib.Path(entry["directory"], entry["file"]).resolve()

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -40,8 +41,8 @@ void say(const nlohmann::json& line) {
 double quantile_ms(std::vector<int64_t> values_ns, double share) {
   if (values_ns.empty()) return 0;
   std::sort(values_ns.begin(), values_ns.end());
-  return 1e-6 *
-         static_cast<double>(values_ns[static_cast<size_t>(share * static_cast<double>(values_ns.size() - 1) + 0.5)]);
+  const auto place = std::lround(share * static_cast<double>(values_ns.size() - 1));
+  return 1e-6 * static_cast<double>(values_ns[static_cast<size_t>(place)]);
 }
 
 /// The plugin in this process.

@@ -375,7 +375,7 @@ Result<int> load_once(Session& session, const LoadArguments& arguments) {
         attachment.empty() ? "" : " (" + human_bytes(static_cast<int64_t>(attachment.size())) + ")";
     Waiting waiting("loading " + load->plugin + size);
     session.on_given([&](double share) { waiting.at(share); });
-    const auto asked = session.ask<bus::TaskReply>(*load, std::move(attachment));
+    auto asked = session.ask<bus::TaskReply>(*load, std::move(attachment));
     session.on_given(nullptr);
     return asked;
   }();

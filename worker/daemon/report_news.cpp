@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "freeride/pages.h"
+
 namespace freeride::worker {
 namespace {
 
