@@ -345,16 +345,21 @@ class Scenario:
         return not self.record["failures"]
 
 
-def parser_of(what):
-    """The options of a Scenario."""
-    parser = argparse.ArgumentParser(description=what.splitlines()[0])
-    add = parser.add_argument
+def tree_options(add):
+    """Where the programs are, and where the record goes."""
     add("--build", type=folder, help="a build's folder, instead of the next three")
     add("--bin", type=folder)
     add("--plugins", type=folder)
     add("--python", type=folder, help="folder of the package freeride")
     add("--out")
     add("--sandbox", default="bubblewrap")
+
+
+def parser_of(what):
+    """The options of a Scenario."""
+    parser = argparse.ArgumentParser(description=what.splitlines()[0])
+    add = parser.add_argument
+    tree_options(add)
     add(
         "--seconds",
         default="spin=30,pagerank=45,resnet18=60",

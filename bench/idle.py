@@ -25,12 +25,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE.parent / "tests"), str(HERE / "gpu")]
 import analysis
 
-from harvest import ON_GPUS
+from harvest import ON_GPUS, tree_options
 from ranks import machine
 from rig.gpus import gpus
 from rig.processes import flags, write_whole
 from rig.system import System, read_lines
-from rig.tree import Tree, folder
+from rig.tree import Tree
 
 SPIN = ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=1000"], False)
 ON_CPUS = {"pagerank": ("pagerank", "256MiB", ["scale=10", "tolerance=0", "max_iterations=1000000"], False)}
@@ -331,12 +331,7 @@ def save(options, record):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--build", type=folder, help="a build's folder, instead of the next three")
-    add("--bin", type=folder)
-    add("--plugins", type=folder)
-    add("--python", type=folder, help="folder of the package freeride")
-    add("--out")
-    add("--sandbox", default="bubblewrap")
+    tree_options(add)
     add("--cpus", action="store_true")
     add("--seconds", default="spin=120,resnet18=120", help="NAME=S,…: which side tasks, for how long")
     add("--rollout-s", type=float, default=3, help="a rollout takes at least so long")

@@ -193,8 +193,11 @@ int serve(manager::Core& core, manager::Link& link, Background& background, bus:
     int64_t timeout_ms = 0;
     if (!more) timeout_ms = std::clamp<int64_t>((next - now) / kNsPerMs + 1, 0, 60'000);
     pollfd fds[3] = {{link.fd(), POLLIN, 0}, {signal_fd, POLLIN, 0}, {background.fd(), POLLIN, 0}};
-    // Without memory for it: what is there is found all the same, a little later.
-    if (poll(fds, 3, static_cast<int>(timeout_ms)) < 0 && errno != EINTR) usleep(kFailedPollUs);
+    if (poll(fds, 3, static_cast<int>(timeout_ms)) < 0 && errno != EINTR) {
+      // Without memory for it: what is there is found all the same, a little later, a signal to end among it.
+      usleep(kFailedPollUs);
+      fds[1].revents = POLLIN;
+    }
     if ((fds[2].revents & POLLIN) != 0) background.finish(kPieces);
     if ((fds[1].revents & POLLIN) == 0) continue;
     signalfd_siginfo info{};

@@ -175,8 +175,11 @@ int serve(std::vector<KeptWorker>& workers, Ends& ends, int signal_fd) {
     }
     if (std::all_of(workers.begin(), workers.end(), [](const auto& w) { return w.ended(); })) return 0;
     const int64_t left_ms = wake_ns == INT64_MAX ? -1 : std::clamp<int64_t>((wake_ns - now) / kNsPerMs + 1, 0, 60'000);
-    // Without memory for it: what is there is found all the same, a little later.
-    if (poll(fds.data(), fds.size(), static_cast<int>(left_ms)) < 0 && errno != EINTR) usleep(kFailedPollUs);
+    if (poll(fds.data(), fds.size(), static_cast<int>(left_ms)) < 0 && errno != EINTR) {
+      // Without memory for it: what is there is found all the same, a little later, a signal to end among it.
+      usleep(kFailedPollUs);
+      fds[0].revents = POLLIN;
+    }
     signalfd_siginfo info{};
     if ((fds[0].revents & POLLIN) == 0 || read(signal_fd, &info, sizeof info) != sizeof info) continue;
     spdlog::info("ending on signal {}, with the workers of this host", info.ssi_signo);

@@ -60,7 +60,6 @@ _GUESSED_WRONGLY = (
     "some, call freeride.iteration_end() on all ranks at the end of each"
 )
 _MOST_MOVES = 8  # of a rank from one pipeline's place to another's: each is an attach, in training's thread
-# What says a rank's place on its host, best first: torch's own launcher, Slurm, Open MPI, Intel's MPI
 # What says rank and number of ranks where torch does not: torchrun, Slurm, Open MPI, MPICH and Intel's MPI
 _WORLD = (
     ("RANK", "WORLD_SIZE"),
@@ -68,6 +67,7 @@ _WORLD = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
+# What says a rank's place on its host, best first: torch's own launcher, Slurm, Open MPI, Intel's MPI
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
@@ -132,9 +132,8 @@ class Hook:
         self._disabled = False  # by the user, when a place was given up
         self._off_for_good = False  # an error of ours: the hook stays off
         self._armed = False  # these are the environment's: the script has called attach() not yet
-        self._for_phases = (
-            False  # armed by an idle phase: this rank is no pipeline's until a message or a framework says so
-        )
+        # Armed by an idle phase: this rank is no pipeline's until a message or a framework says so.
+        self._for_phases = False
         self.alone = False  # attached for idle phases, as the only stage; a pipeline's rank attaches anew
         self._alone_gpu = None  # the number of the GPU whose streams mark then
         self._child = 0  # this process' number, where a rank has started it
