@@ -226,11 +226,11 @@ LeaseAction decide_bubble(const LeaseSnapshot& s) {
   if (stands(s, false) && s.open_deadline_ns <= last_ns) {
     // In a phase the lease moves on before it ends, so that its task need not pause.
     const int64_t move_ns = s.open_deadline_ns - window.slice_ns / 4 * 3;
-    if (window.slice_ns == 0 || s.now_ns < move_ns || window.ends_ns[0] <= s.open_deadline_ns) {
+    const int64_t until_ns = within_orders(s, s.open_task, std::min(window.ends_ns[0], s.now_ns + s.limits.longest_ns));
+    if (window.slice_ns == 0 || s.now_ns < move_ns || until_ns <= s.open_deadline_ns) {
       return keep(s, window.slice_ns == 0 ? s.open_deadline_ns : std::max(move_ns, s.now_ns + window.slice_ns / 4));
     }
-    const int64_t until_ns = std::min(window.ends_ns[0], s.now_ns + s.limits.longest_ns);
-    return open_until(s.open_task, within_orders(s, s.open_task, until_ns), LeaseKind::kBubble);
+    return open_until(s.open_task, until_ns, LeaseKind::kBubble);
   }
   for (const int64_t end_ns : window.ends_ns) {
     if (end_ns - s.now_ns < s.limits.shortest_ns) continue;

@@ -627,6 +627,19 @@ TEST_CASE("a phase's lease goes to the learned end, and then on in short slices"
   }
 }
 
+TEST_CASE("a phase's lease that ends with its task's orders is not opened again and again", "[lease]") {
+  InPhase d(0, 0, 0);
+  const size_t t = d.task(kNsPerMs);
+  const int64_t expire = d.clock.now_ns() + 4 * kNsPerMs;
+  d.tasks[t].orders_until_ns = expire;
+  REQUIRE(d.step().deadline_ns == expire);
+  for (; d.clock.now_ns() < expire; d.clock.tick(kNsPerMs / 2)) {
+    CHECK(d.step().verb == LeaseVerb::kNothing);
+    CHECK(d.open_deadline_ns == expire);
+  }
+  CHECK(d.step().verb == LeaseVerb::kClose);
+}
+
 TEST_CASE("a phase gives nothing while another rank of the device trains, or in baseline iterations", "[lease]") {
   InPhase d(0, 0, 0);
   d.task(kNsPerMs);
